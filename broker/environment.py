@@ -1,0 +1,88 @@
+"""Reads settings from `STOKER_*` environment variables into a frozen settings struct.
+
+A variable that no part of Stoker knows is an error, not silence; all problems come in one error. The package that owns
+the settings passes the environment in, so that only its `settings.py` reads it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from broker.errors import ConfigurationError
+
+PREFIX = "STOKER_"
+
+# Every variable of the three packages: a typing error in one of them must be found whichever program starts first.
+VARIABLES = frozenset(
+    PREFIX + name
+    for name in (
+        # broker
+        "BROKER_URL",
+        "NAMESPACE",
+        "RESULT_TTL_S",
+        "HEARTBEAT_INTERVAL",
+        "HEARTBEAT_TIMEOUT",
+        "VISIBILITY_TIMEOUT_S",
+        # gpu_worker
+        "MODEL",
+        "SERVED_MODEL_NAME",
+        "WORKER_NAME",
+        "ENGINE",
+        "POOL",
+        "DEVICE",
+        "DTYPE",
+        "MAX_BATCHES",
+        "SLOTS",
+        "KV_TOKENS",
+        "CACHE_DIR",
+        "DRAIN_TIMEOUT",
+        "MAX_RESTARTS",
+        "RESTART_BACKOFF",
+        "SIMULATED_TOKENS_PER_S",
+        "SIMULATED_LOAD_S",
+        "SIMULATED_FAULTS",
+        "LOG_LEVEL",
+        # driver
+        "INITIAL_WORKER_COUNT",
+        "SCHEDULE_INTERVAL",
+        "BATCH_SIZE",
+        "BATCH_TOKENS",
+        "WORKER_MONITOR_INTERVAL",
+        "DETECTION_INTERVAL",
+        "FAILURE_THRESHOLD",
+        # between our own processes
+        "INTERNAL_LIFELINE_FD",
+        "INTERNAL_INSTANCE",
+    )
+)
+
+SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
+
+
+def load(kind: type[SettingsT], environ: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> SettingsT:
+    """Settings of this kind: `overrides` that are not None win over the environment, that over the defaults.
+
+    Raises:
+        ConfigurationError: lists every unknown variable and every value that does not fit.
+
+    """
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    problems = [_unknown(name) for name in environ if name.startswith(PREFIX) and name not in VARIABLES]
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        variable = PREFIX + field.name.upper()
+        source, raw = (field.name, given[field.name]) if field.name in given else (variable, environ.get(variable))
+        if raw is None or (raw == "" and source == variable):
+            continue
+        try:
+            values[field.name] = msgspec.convert(raw, field.type, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{source}={raw!r}: {str(error)[0].lower()}{str(error)[1:]}")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    return kind(**values)
+
+
+def _unknown(name: str) -> str:
+    return f"unknown environment variable {name}; the known ones are listed in docs/settings.md"

@@ -1,0 +1,75 @@
+"""The errors of `broker`, in one tree.
+
+StokerError
+├── ConfigurationError      a setting, an option or an environment variable is wrong
+├── MessageError            bytes from the wire are not the message they should be
+├── InvalidRequestError     a request cannot be run as it stands (also a ValueError)
+│   └── UnsupportedParameterError
+├── BrokerUnavailableError  Redis does not answer; retryable
+├── WorkerNameTakenError    a live session already has this worker name; retryable
+├── JobNotFoundError        the ledger has no such job (also a KeyError)
+└── EmbeddedServerError     the private Valkey server could not be started
+"""
+
+from typing import ClassVar
+
+
+class StokerError(Exception):
+    """Base of every error that Stoker raises. `code` is stable; `retryable` says if trying again can help."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its message.
+        return str(self.args[0]) if self.args else self.code
+
+
+class ConfigurationError(StokerError):
+    """One or more settings are wrong; the message lists all of them."""
+
+    code = "invalid_configuration"
+
+
+class MessageError(StokerError):
+    """A message does not decode; the message names the kind and the path of the offending field."""
+
+    code = "invalid_message"
+
+
+class InvalidRequestError(StokerError, ValueError):
+    """A request cannot be run as it stands."""
+
+    code = "invalid_request"
+
+
+class UnsupportedParameterError(InvalidRequestError):
+    """A request asks for a parameter that Stoker knows and does not offer."""
+
+    code = "unsupported_parameter"
+
+
+class BrokerUnavailableError(StokerError, ConnectionError):
+    """Redis cannot be reached or does not answer in time."""
+
+    code = "broker_unavailable"
+    retryable = True
+
+
+class WorkerNameTakenError(StokerError):
+    """Another live session runs under this worker name."""
+
+    code = "worker_name_taken"
+    retryable = True
+
+
+class JobNotFoundError(StokerError, KeyError):
+    """The ledger holds no such job: a wrong id, or its results have expired."""
+
+    code = "job_not_found"
+
+
+class EmbeddedServerError(StokerError):
+    """The private Valkey server could not be started."""
+
+    code = "embedded_server_failed"

@@ -1,0 +1,49 @@
+"""Reads a job's outputs from its stream, in completion order, from any point on."""
+
+from collections.abc import Iterator
+
+from broker import codec
+from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
+from broker.keys import Keys
+from broker.messages import Output
+
+START = "0-0"
+PAGE = 512
+
+
+class OutputStream:
+    """A reader's place in one job's outputs; `position` can be kept and used to go on later."""
+
+    def __init__(self, client: RedisClient, keys: Keys, url: str, job_id: str, position: str = START) -> None:
+        self._redis = client
+        self._key = keys.job(job_id).outputs
+        self._url = url
+        self.position = position
+
+    def read(self, timeout_s: float) -> list[Output]:
+        """The next outputs, waiting up to `timeout_s` seconds for the first; empty when none came."""
+        block_ms = int(min(timeout_s, BLOCK_LIMIT_S) * 1000)
+        with broker_errors(self._url):
+            # BLOCK 0 would wait for ever.
+            reply = self._redis.xread({self._key: self.position}, count=PAGE, block=block_ms or None)
+        if not reply:
+            return []
+        entries = reply[0][1]
+        self.position = entries[-1][0].decode()
+        return [codec.decode(Output, fields[b"o"]) for _, fields in entries]
+
+    def has_more(self) -> bool:
+        """Whether there are outputs beyond the reader's place."""
+        with broker_errors(self._url):
+            return bool(self._redis.xrange(self._key, min=f"({self.position}", count=1))
+
+    def trim(self) -> None:
+        """Drop what has been read; other readers of the job lose it too."""
+        milliseconds, sequence = self.position.split("-")
+        with broker_errors(self._url):
+            self._redis.xtrim(self._key, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
+
+    def drain(self) -> Iterator[Output]:
+        """Every output there is now, from the reader's place on."""
+        while outputs := self.read(0):
+            yield from outputs

@@ -1,0 +1,45 @@
+"""Loads the Lua commands, one file each, and runs them; nobody else calls EVALSHA."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from broker.connection import RedisClient, broker_errors
+
+COMMANDS = (
+    "assign",
+    "beat",
+    "cancel",
+    "claim",
+    "close",
+    "commit",
+    "expire",
+    "finish",
+    "forget",
+    "lead",
+    "open_session",
+    "release",
+    "resign",
+    "submit",
+)
+
+
+class Scripts:
+    """The Lua commands of `broker/lua`, bound to one Redis client."""
+
+    def __init__(self, client: RedisClient, url: str) -> None:
+        self._url = url
+        folder = files("broker").joinpath("lua")
+        self._scripts = {
+            name: client.register_script(folder.joinpath(f"{name}.lua").read_text("utf-8")) for name in COMMANDS
+        }
+
+    def run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one command.
+
+        Raises:
+            BrokerUnavailableError: Redis does not answer or refuses.
+
+        """
+        with broker_errors(self._url):
+            return self._scripts[name](keys=list(keys), args=list(args))

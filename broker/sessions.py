@@ -1,0 +1,163 @@
+"""Worker sessions: who is alive, in which state, with what room. A session is a worker's lease on its batches.
+
+All times are the Redis server's, so that no worker's clock matters.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from broker import codec
+from broker.connection import RedisClient, broker_errors
+from broker.errors import WorkerNameTakenError
+from broker.keys import Keys
+from broker.scripts import Scripts
+from broker.topology import queue_name
+
+NAME_TTL_S = 7 * 86_400
+
+
+class BeatReply(StrEnum):
+    """What a worker learns at a beat."""
+
+    GO_ON = "go_on"
+    DRAIN = "drain"
+    FENCED = "fenced"
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker reports at every beat."""
+
+    state: str
+    model: str = ""
+    slots: int = 0
+    kv_tokens: int = 0
+    context_tokens: int = 0
+    max_batches: int = 0
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    telemetry: str = "{}"  # JSON; for people, never for decisions
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the heartbeat table. `beat_age_s` is server time since the last beat."""
+
+    id: str
+    worker: str
+    epoch: int
+    state: str
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    reason: str = ""
+    opened_ms: int = 0
+    inhand_requests: int = 0
+    inhand_tokens: int = 0
+    drain: int = 0
+    model: str = ""
+    slots: int = 0
+    kv_tokens: int = 0
+    context_tokens: int = 0
+    max_batches: int = 0
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    telemetry: str = "{}"
+    beat_ms: int = 0
+    beat_age_s: float = 0.0
+    batches: int = 0
+
+
+class Sessions:
+    """The heartbeat table."""
+
+    def __init__(self, client: RedisClient, keys: Keys, url: str, lease_s: float) -> None:
+        self._redis = client
+        self._keys = keys
+        self._url = url
+        self._lease_ms = int(lease_s * 1000)
+        self._scripts = Scripts(client, url)
+
+    def open(self, session_id: str, worker: str, instance: str, fields: Mapping[str, str | int]) -> int:
+        """Begin a session under a worker's name; an older session of the same instance is replaced. Returns the epoch.
+
+        Raises:
+            WorkerNameTakenError: a live session of another instance has the name.
+
+        """
+        flat = [part for item in fields.items() for part in item]
+        key = self._keys.worker(worker)
+        while True:
+            with broker_errors(self._url):
+                seen = (self._redis.hget(key, "session") or b"").decode()
+            own = self._keys.session(session_id).record
+            old = self._keys.session(seen).record if seen else own
+            args = [session_id, worker, instance, seen, self._lease_ms, NAME_TTL_S, *flat]
+            epoch = int(self._scripts.run("open_session", [key, self._keys.sessions, own, old], args))
+            if epoch > 0:
+                return epoch
+            if epoch == 0:
+                raise WorkerNameTakenError(f"worker name {worker!r} is in use by a live session; choose another name")
+
+    def beat(self, session_id: str, worker: str, heartbeat: Heartbeat) -> BeatReply:
+        """Renew the lease and report."""
+        session = self._keys.session(session_id)
+        flat = [part for item in msgspec.structs.asdict(heartbeat).items() for part in item]
+        keys = [session.record, self._keys.sessions, self._keys.worker(worker), self._keys.wake]
+        reply = int(self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat]))
+        return BeatReply.FENCED if reply < 0 else BeatReply.DRAIN if reply else BeatReply.GO_ON
+
+    def expire(self, session_id: str, reason: str, judged_beat_ms: int | None = None) -> bool:
+        """Mark a session dead, unless it has beaten since `judged_beat_ms`. True when this call did."""
+        keys = [self._keys.session(session_id).record, self._keys.sessions, self._keys.wake]
+        judged = "" if judged_beat_ms is None else judged_beat_ms
+        return bool(self._scripts.run("expire", keys, [session_id, reason, judged]))
+
+    def forget(self, session: Session) -> bool:
+        """Remove a dead session that holds nothing, with what Celery kept for it. False when it still holds batches."""
+        keys = self._keys.session(session.id)
+        # The queue belongs to the name: it goes only if no newer session consumes it.
+        queue = [] if self._is_succeeded(session) else [queue_name(session.worker)]
+        args = [keys.record, keys.batches, self._keys.sessions, *keys.transport(), *queue]
+        return bool(self._scripts.run("forget", args, [session.id]))
+
+    def request_drain(self, session_id: str) -> None:
+        """Ask a worker to finish what it has and stop; it learns so at its next beat."""
+        with broker_errors(self._url):
+            self._redis.hset(self._keys.session(session_id).record, "drain", "1")
+
+    def current(self, worker: str) -> str | None:
+        """The id of the latest session under a worker's name."""
+        with broker_errors(self._url):
+            value = self._redis.hget(self._keys.worker(worker), "session")
+        return value.decode() if value else None
+
+    def table(self) -> list[Session]:
+        """Every session that is not forgotten, by worker name."""
+        with broker_errors(self._url):
+            beats = self._redis.zrange(self._keys.sessions, 0, -1, withscores=True)
+            seconds, micros = self._redis.time()
+            pipeline = self._redis.pipeline(transaction=False)
+            for session_id, _ in beats:
+                keys = self._keys.session(session_id.decode())
+                pipeline.hgetall(keys.record)
+                pipeline.scard(keys.batches)
+            replies = pipeline.execute() if beats else []
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        rows = zip(beats, replies[::2], replies[1::2], strict=True)
+        sessions = [_session(fields, int(beat), now_ms, batches) for (_, beat), fields, batches in rows if fields]
+        return sorted(sessions, key=lambda session: session.worker)
+
+    def _is_succeeded(self, session: Session) -> bool:
+        current = self.current(session.worker)
+        return current is not None and current != session.id
+
+
+def _session(fields: dict[bytes, bytes], beat_ms: int, now_ms: int, batches: int) -> Session:
+    row = codec.from_fields(Session, fields)
+    age_s = max(0, now_ms - beat_ms) / 1000
+    return msgspec.structs.replace(row, beat_ms=beat_ms, beat_age_s=age_s, batches=batches)

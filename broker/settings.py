@@ -1,0 +1,79 @@
+"""The settings that every part of Stoker shares: where Redis is, and how long things live there."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from broker.environment import load
+from broker.errors import ConfigurationError
+
+DEFAULT_PORT = 6397
+DEFAULT_URL = f"redis://127.0.0.1:{DEFAULT_PORT}/0"
+SCHEMES = ("redis", "rediss")
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where Redis is and how long things live there; durations are in seconds.
+
+    Raises:
+        ConfigurationError: lists every value that does not fit.
+
+    """
+
+    broker_url: str = DEFAULT_URL
+    namespace: str = "stoker"  # first part of every ledger key
+    result_ttl_s: int = 86_400  # how long a finished job can be read
+    heartbeat_interval: float = 1.0
+    heartbeat_timeout: float = 10.0
+    visibility_timeout_s: int = 86_400  # Celery's backstop; recovery never waits for it
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work together, all at once."""
+        problems: list[str] = []
+        scheme = urlsplit(self.broker_url).scheme
+        if scheme not in SCHEMES:
+            problems.append(
+                f"broker_url={self.masked_url!r}: must start with {' or '.join(f'{s}://' for s in SCHEMES)}"
+            )
+        if self.heartbeat_interval <= 0 or self.heartbeat_timeout < 2 * self.heartbeat_interval:
+            problems.append(
+                f"heartbeat_timeout={self.heartbeat_timeout:g} must be at least twice "
+                f"heartbeat_interval={self.heartbeat_interval:g}, and both above 0"
+            )
+        problems += [
+            f"{name}={getattr(self, name)} must be at least 60"
+            for name in ("result_ttl_s", "visibility_timeout_s")
+            if getattr(self, name) < 60
+        ]
+        if not self.namespace or any(c.isspace() for c in self.namespace):
+            problems.append(f"namespace={self.namespace!r} must be a word")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    @property
+    def masked_url(self) -> str:
+        """The broker's URL without its password, for people and logs."""
+        return mask_url(self.broker_url)
+
+
+def mask_url(url: str) -> str:
+    """A URL with its password replaced by ***."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))
+
+
+def load_broker_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> BrokerSettings:
+    """Broker settings from the environment (`STOKER_BROKER_URL`, …); keyword arguments win.
+
+    Raises:
+        ConfigurationError: an unknown `STOKER_*` variable, or a value that does not fit.
+
+    """
+    return load(BrokerSettings, os.environ if environ is None else environ, overrides)

@@ -1,0 +1,64 @@
+"""Opens everything that lives in one Redis, from one settings object."""
+
+from typing import Self
+
+from broker.connection import RedisClient, broker_errors, connect
+from broker.errors import BrokerUnavailableError, ConfigurationError
+from broker.keys import Keys
+from broker.leader import Leadership
+from broker.ledger import Ledger
+from broker.results import START, OutputStream
+from broker.sessions import Sessions
+from broker.settings import BrokerSettings
+
+
+class Store:
+    """The ledger, the heartbeat table and the output streams of one Redis."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.url = settings.broker_url
+        self.keys = Keys(settings.namespace)
+        self.redis: RedisClient = connect(settings)
+        self.ledger = Ledger(self.redis, self.keys, self.url)
+        self.sessions = Sessions(self.redis, self.keys, self.url, settings.heartbeat_timeout)
+
+    def outputs(self, job_id: str, position: str = START) -> OutputStream:
+        """A reader of a job's outputs."""
+        return OutputStream(self.redis, self.keys, self.url, job_id, position)
+
+    def leadership(self, token: str, lease_s: float) -> Leadership:
+        """A driver's claim to lead."""
+        return Leadership(self.redis, self.keys, self.url, token, lease_s)
+
+    def has_leader(self) -> bool:
+        """Whether a driver leads now."""
+        with broker_errors(self.url):
+            return bool(self.redis.exists(self.keys.leader))
+
+    def check(self) -> Self:
+        """Make sure that Redis answers and can be used.
+
+        Raises:
+            BrokerUnavailableError: it does not answer.
+            ConfigurationError: it is a Redis Cluster, which the ledger's scripts cannot use.
+        """
+        with broker_errors(self.url):
+            info = self.redis.info("cluster")
+        if info.get("cluster_enabled"):
+            raise ConfigurationError(
+                f"Redis at {self.settings.masked_url} is a cluster; Stoker needs a single primary (or Sentinel)"
+            )
+        return self
+
+    def answers(self) -> bool:
+        """Whether Redis answers now."""
+        try:
+            with broker_errors(self.url):
+                return bool(self.redis.ping())
+        except BrokerUnavailableError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.redis.close()

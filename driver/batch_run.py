@@ -1,0 +1,192 @@
+"""Runs a batch file: reads lines, keeps a bounded window of them in the ledger, appends each result as it comes.
+
+Neither a long file nor a slow GPU lets anything grow: what is not yet submitted stays in the file, and what has been
+written is trimmed from the ledger.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from broker.messages import Output
+from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
+from driver.client import Client
+from driver.feed import JobFeed
+from driver.job import Job
+
+WINDOW = 2_048  # requests submitted and not yet answered
+RUN = 256  # lines read and submitted at a time
+POLL_S = 0.5
+SHARED_POLL_S = 0.05  # when several models' jobs are read in turn
+QUIET_S = 2.0
+
+
+class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a batch run is: lines of this run, and what they took."""
+
+    skipped: int  # answered by an earlier run
+    done: int
+    failed: int
+    completion_tokens: int
+    obstacle: str | None
+
+
+class _Feed:
+    """The job of one model: the lines that wait for their outputs, and the reader of those."""
+
+    def __init__(self, client: Client, model: str) -> None:
+        self.model = model
+        self._feed: JobFeed = client.open_job(model=model)
+        self.job: Job = client.job(self._feed.job_id)
+        self.waiting: dict[int, BatchLine] = {}
+        self._stream = client.store.outputs(self._feed.job_id)
+
+    def add(self, lines: list[BatchLine]) -> None:
+        for index, line in enumerate(lines, start=self._feed.submitted):
+            self.waiting[index] = line
+        self._feed.add(line.request for line in lines)
+
+    def read(self, timeout_s: float) -> list[tuple[BatchLine, Output]]:
+        outputs = self._stream.read(timeout_s)
+        return [(self.waiting.pop(output.index), output) for output in outputs]
+
+    def forget_read(self) -> None:
+        self._stream.trim()
+
+    def keep_open(self) -> None:
+        self._feed.keep_open()
+
+    def seal(self) -> None:
+        self._feed.seal()
+
+
+class BatchRun:
+    """One run of one batch file. `run` it; after an exception, `cancel` what is still in the ledger."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Path,
+        results: BatchOutput,
+        *,
+        model: str = "",
+        served: frozenset[str] | None = None,
+        window: int = WINDOW,
+        report: Callable[[BatchProgress], None] = lambda _: None,
+    ) -> None:
+        """`model` overrides what lines ask for; `served`, if given, are the only models that there can be."""
+        self._client = client
+        self._source = source
+        self._results = results
+        self._model = model
+        self._served = served
+        self._window = window
+        self._report = report
+        self._feeds: dict[str, _Feed] = {}
+        self._progress = BatchProgress(skipped=0, done=0, failed=0, completion_tokens=0, obstacle=None)
+        self._heard_s = time.monotonic()
+
+    def run(self) -> BatchProgress:
+        """Answer every line that has no answer yet. Returns the totals."""
+        with self._source.open("rb") as file:
+            lines = self._open_lines(file)
+            more = True
+            while more or self._waiting:
+                if more and self._waiting < self._window:
+                    run = list(islice(lines, RUN))
+                    more = bool(run)
+                    self._submit(run)
+                    if not more:
+                        self._seal()
+                self._collect(0.0 if more and self._waiting < self._window else POLL_S)
+                self._report(self._progress)
+        return self._progress
+
+    def cancel(self) -> None:
+        """Take what has no result yet out of the ledger; a later run does it."""
+        for feed in self._feeds.values():
+            feed.job.cancel()
+
+    def _seal(self) -> None:
+        for feed in self._feeds.values():
+            feed.seal()
+
+    @property
+    def _waiting(self) -> int:
+        return sum(len(feed.waiting) for feed in self._feeds.values())
+
+    def _open_lines(self, file: BinaryIO) -> Iterator[BatchLine | BadLine]:
+        for item in read_batch(file):
+            if self._results.has(item):
+                self._count(skipped=1)
+            else:
+                yield item
+
+    def _submit(self, items: list[BatchLine | BadLine]) -> None:
+        by_model: dict[str, list[BatchLine]] = {}
+        for item in items:
+            refused = item if isinstance(item, BadLine) else self._refusal(item)
+            if refused is not None:
+                self._results.add_bad_line(refused)
+                self._count(done=1, failed=1)
+            elif isinstance(item, BatchLine):
+                by_model.setdefault(self._model or item.model or "", []).append(item)
+        for model, lines in by_model.items():
+            if model not in self._feeds:
+                self._feeds[model] = _Feed(self._client, model)
+            self._feeds[model].add(lines)
+
+    def _refusal(self, line: BatchLine) -> BadLine | None:
+        if self._served is None or self._model or line.model is None or line.model in self._served:
+            return None
+        served = ", ".join(sorted(self._served))
+        message = f"body.model {line.model!r} is not served here (served: {served}); --model overrides it"
+        return BadLine(number=line.number, custom_id=line.custom_id, code="model_not_found", message=message)
+
+    def _collect(self, timeout_s: float) -> None:
+        waiting = [feed for feed in self._feeds.values() if feed.waiting]
+        heard = False
+        for feed in waiting:
+            answers = feed.read(min(timeout_s, SHARED_POLL_S) if len(waiting) > 1 else timeout_s)
+            for line, output in answers:
+                self._results.add_output(
+                    line,
+                    output,
+                    job_id=feed.job.id,
+                    model_name=feed.model or line.model or "",
+                    created=int(time.time()),
+                )
+                self._count(done=1, failed=int(is_failure(output)), tokens=output.usage.completion_tokens)
+            if answers:
+                feed.forget_read()
+                heard = True
+        self._mind_silence(heard or not waiting)
+
+    def _mind_silence(self, heard: bool) -> None:
+        """While nothing comes, find out why, and tell the ledger that this client is still there."""
+        now_s = time.monotonic()
+        if heard:
+            self._heard_s = now_s
+            self._count(obstacle=None)
+        elif now_s - self._heard_s >= QUIET_S:
+            self._heard_s = now_s
+            silent = next(feed for feed in self._feeds.values() if feed.waiting)
+            self._count(obstacle=self._client.obstacle(silent.model))
+            for feed in self._feeds.values():
+                feed.keep_open()
+
+    def _count(
+        self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0, obstacle: str | None = ""
+    ) -> None:
+        before = self._progress
+        self._progress = BatchProgress(
+            skipped=before.skipped + skipped,
+            done=before.done + done,
+            failed=before.failed + failed,
+            completion_tokens=before.completion_tokens + tokens,
+            obstacle=before.obstacle if obstacle == "" else obstacle,
+        )

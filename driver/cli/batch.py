@@ -1,0 +1,71 @@
+"""`stoker batch`: an OpenAI batch file in, its results out."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driver.batch_file import BatchOutput
+from driver.batch_run import BatchProgress, BatchRun
+from driver.cli.local import local_driver
+from driver.cli.options import Broker, Engine, LogFolder, Model, Workers
+from driver.cli.progress import BatchBar, count_lines
+from driver.cli.signals import interrupt_on_sigterm
+from driver.client import Client
+
+
+def batch(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Batch file (JSONL, as OpenAI's batch API takes).")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="Results are appended here, as OpenAI's batch API's.")],
+    errors: Annotated[
+        Path | None, typer.Option(help="Failed lines go here instead of OUT.", show_default=False)
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Bring a broker, a driver and workers for this run.")] = False,
+    workers: Workers = 1,
+    model: Model = None,
+    engine: Engine = None,
+    broker: Broker = None,
+    log_folder: LogFolder = None,
+) -> None:
+    """Run a batch file. Lines that OUT already answers are skipped: run it again after any interruption.
+
+    Exit code 0: every line has a result; 1: every line has one, and some failed.
+    """
+    interrupt_on_sigterm()
+    if local and broker is not None:
+        raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
+    total = count_lines(source)
+    with BatchOutput(source, target, errors) as results:
+        if local:
+            with local_driver(model=model, workers=workers, engine=engine, log_folder=log_folder) as driver:
+                served = frozenset({driver.settings.model})
+                summary = _run(driver.client, source, results, total, model="", served=served)
+        else:
+            client = Client(broker)
+            client.store.check()
+            summary = _run(client, source, results, total, model=model or "", served=None)
+        failed = summary.failed + results.failed_before
+    if failed:
+        raise typer.Exit(1)
+
+
+def _run(
+    client: Client, source: Path, results: BatchOutput, total: int, *, model: str, served: frozenset[str] | None
+) -> BatchProgress:
+    started_s = time.monotonic()
+    with BatchBar(total) as bar:
+        run = BatchRun(client, source, results, model=model, served=served, report=bar.show)
+        try:
+            summary = run.run()
+        except BaseException:
+            run.cancel()
+            raise
+    _report(summary, time.monotonic() - started_s)
+    return summary
+
+
+def _report(summary: BatchProgress, seconds: float) -> None:
+    skipped = f", {summary.skipped} answered before" if summary.skipped else ""
+    rate = f", {summary.completion_tokens / max(seconds, 1e-3):.0f} tokens/s" if summary.completion_tokens else ""
+    typer.echo(f"{summary.done} requests in {seconds:.1f} s: {summary.failed} failed{skipped}{rate}", err=True)

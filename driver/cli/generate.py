@@ -1,0 +1,54 @@
+"""`stoker generate`: one prompt, its answer on standard output."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from broker.messages import Output, SamplingParams
+from driver.cli.local import local_driver
+from driver.cli.options import Broker, Engine, Model
+from driver.cli.signals import interrupt_on_sigterm
+from driver.client import Client, Prompt
+from driver.errors import RequestFailedError
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.", show_default=False)] = None,
+    system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait.", show_default="no limit")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Bring a broker, a driver and a worker for this run.")] = False,
+    model: Model = None,
+    engine: Engine = None,
+    broker: Broker = None,
+) -> None:
+    """Generate from one prompt."""
+    interrupt_on_sigterm()
+    text = sys.stdin.read() if prompt == "-" else prompt
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    turns = [{"role": "system", "content": system}] if system else []
+    content: Prompt = text if raw else [*turns, {"role": "user", "content": text}]
+    if local:
+        with local_driver(model=model, workers=1, engine=engine) as driver:
+            output = _generate(driver.client, content, params, "", timeout)
+    else:
+        output = _generate(Client(broker), content, params, model or "", timeout)
+    typer.echo(output.text)
+
+
+def _generate(client: Client, prompt: Prompt, params: SamplingParams, model: str, timeout: float | None) -> Output:
+    client.store.check()
+    job = client.submit([prompt], params, model=model)
+    try:
+        output = job.get(timeout)[0]
+    except BaseException:
+        job.cancel()
+        raise
+    if output.error is not None:
+        raise RequestFailedError(output.error.code, output.error.message)
+    return output

@@ -1,0 +1,31 @@
+"""Everything on one machine, for a command that brings its own broker, driver and workers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from driver.driver import Driver
+from driver.settings import load_driver_settings
+
+
+@contextmanager
+def local_driver(
+    *, model: str | None, workers: int, engine: str | None, log_folder: Path | None = None
+) -> Iterator[Driver]:
+    """A ready driver with its own broker and workers; everything ends with the block."""
+    console = Console(stderr=True)
+    settings = load_driver_settings(model=model, initial_worker_count=workers, engine=engine, broker_url="")
+    driver = Driver(settings, log_folder=log_folder)
+    try:
+        with console.status(f"starting: broker, driver, {_count(workers)}, loading {settings.model} …"):
+            driver.start().wait_until_ready()
+        yield driver
+    finally:
+        with console.status("stopping …"):
+            driver.stop()
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"

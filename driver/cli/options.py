@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Broker = Annotated[
+    str | None,
+    typer.Option(help="Redis URL; default $STOKER_BROKER_URL, else the broker of `stoker up`.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="The alias smollm2-135m, a local directory, a .gguf file, or a hub id; default $STOKER_MODEL, "
+        "else smollm2-135m.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[int, typer.Option(min=0, help="Workers to start on this machine.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(help="transformers, or simulated (answers at once, with made-up words).", show_default=False),
+]
+LogFolder = Annotated[Path | None, typer.Option(help="Keep the workers' logs here.", show_default=False)]

@@ -1,0 +1,64 @@
+"""`stoker driver` and `stoker worker`: one process of a larger installation."""
+
+import logging
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from broker.clock import SystemClock
+from broker.settings import load_broker_settings
+from broker.store import Store
+from driver.cli.options import Broker, Engine, Model
+from driver.service import DriverService
+from driver.settings import load_driver_settings
+
+
+def driver(
+    broker: Broker = None,
+    batch_size: Annotated[int | None, typer.Option(help="Largest batch, in requests.", show_default="32")] = None,
+) -> None:
+    """Run a driver: it schedules, watches and recovers. A second one stands by."""
+    logging.getLogger("driver").setLevel(logging.INFO)
+    store = Store(load_broker_settings(broker_url=broker)).check()
+    service = DriverService(store, load_driver_settings(batch_size=batch_size), SystemClock())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: service.stop())
+    typer.echo(f"driver on {store.settings.masked_url} (Ctrl-C stops it)")
+    service.run()
+    store.close()
+
+
+def worker(
+    broker: Broker = None,
+    model: Model = None,
+    name: Annotated[
+        str | None, typer.Option(help="Worker name, unique in the cluster.", show_default="gpu0@HOST or cpu0@HOST")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto (a free GPU, else the CPU), cpu, cuda:N, or cuda:N,M.", show_default="auto")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="What requests call the model.", show_default="as in --model")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="engine (batches share the GPU), solo, or prefork.", show_default="engine")
+    ] = None,
+    engine: Engine = None,
+) -> None:
+    """Run a worker on one device: it loads the model and keeps it. SIGTERM and Ctrl-C finish what is in hand first."""
+    options = {
+        "STOKER_BROKER_URL": broker,
+        "STOKER_MODEL": model,
+        "STOKER_WORKER_NAME": name,
+        "STOKER_DEVICE": device,
+        "STOKER_SERVED_MODEL_NAME": served_model_name,
+        "STOKER_POOL": pool,
+        "STOKER_ENGINE": engine,
+    }
+    environment = {**os.environ, **{variable: value for variable, value in options.items() if value is not None}}
+    environment.setdefault("STOKER_LOG_LEVEL", "INFO")
+    # The worker takes this process's place: signals and the exit code are its own.
+    os.execve(sys.executable, [sys.executable, "-m", "gpu_worker"], environment)

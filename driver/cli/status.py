@@ -1,0 +1,91 @@
+"""`stoker status`: who is there, and what there is to do."""
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from broker.ledger import JobRecord
+from broker.sessions import Session
+from driver.cli.options import Broker
+from driver.client import Client
+
+EXIT_OBSTACLE = 1
+
+
+def status(
+    broker: Broker = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show driver, workers and open jobs. Exit code 1 when nothing could run now."""
+    client = Client(broker)
+    client.store.check()
+    has_driver, sessions, jobs = client.store.has_leader(), client.workers(), client.store.ledger.open_jobs()
+    obstacle = client.obstacle()
+    if as_json:
+        typer.echo(json.dumps(_as_json(has_driver, sessions, jobs, obstacle), indent=2))
+    else:
+        _print(client, has_driver, sessions, jobs, obstacle)
+    if obstacle:
+        raise typer.Exit(EXIT_OBSTACLE)
+
+
+def _as_json(has_driver: bool, sessions: list[Session], jobs: list[JobRecord], obstacle: str | None) -> dict[str, Any]:
+    return {
+        "driver": has_driver,
+        "obstacle": obstacle,
+        "workers": [{**msgspec.to_builtins(row), "telemetry": json.loads(row.telemetry)} for row in sessions],
+        "jobs": [msgspec.to_builtins(job) for job in jobs],
+    }
+
+
+def _print(
+    client: Client, has_driver: bool, sessions: list[Session], jobs: list[JobRecord], obstacle: str | None
+) -> None:
+    console = Console()
+    console.print(f"broker  {client.store.settings.masked_url}", highlight=False)
+    console.print(f"driver  {'leads' if has_driver else 'none'}", highlight=False)
+    console.print(_worker_table(sessions) if sessions else "workers none")
+    console.print(_job_table(jobs) if jobs else "jobs    none open")
+    if obstacle:
+        console.print(f"note    {obstacle}", highlight=False, style="yellow")
+
+
+def _worker_table(sessions: list[Session]) -> Table:
+    table = Table("worker", "state", "model", "requests", "slots", "tokens", "beat", "device", box=None)
+    for row in sessions:
+        state = f"{row.state}: {row.reason}" if row.reason else row.state
+        table.add_row(
+            row.worker,
+            state,
+            row.model,
+            str(row.inhand_requests),
+            str(row.slots),
+            str(row.generated_tokens),
+            f"{row.beat_age_s:.1f} s",
+            _telemetry(row),
+        )
+    return table
+
+
+def _telemetry(row: Session) -> str:
+    readings = json.loads(row.telemetry)
+    return ", ".join(f"{name} {value}" for name, value in readings.items() if not isinstance(value, dict))
+
+
+def _job_table(jobs: list[JobRecord]) -> Table:
+    table = Table("job", "state", "model", "done", "failed", "of", "tokens", box=None)
+    for job in jobs:
+        table.add_row(
+            job.id,
+            "cancelled" if job.cancelled else str(job.state),
+            job.model or "any",
+            str(job.done),
+            str(job.failed),
+            str(job.submitted),
+            str(job.completion_tokens),
+        )
+    return table

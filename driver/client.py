@@ -1,0 +1,136 @@
+"""The Python client: submits prompts as a job and finds jobs again. Needs Redis only; no torch, no Celery."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from broker.errors import InvalidRequestError
+from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
+from broker.sessions import Session
+from broker.settings import BrokerSettings, load_broker_settings
+from broker.store import Store
+from driver.availability import obstacle
+from driver.feed import JobFeed
+from driver.job import Job
+
+# Text, token ids, or chat turns.
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any] | ChatMessage]
+
+
+class Client:
+    """Submits jobs to one broker. Thread-safe; close it, or use it as a context manager.
+
+    `url` is the broker's (`redis://…`); without it `STOKER_BROKER_URL` counts, else the default of `stoker up`.
+
+    Raises:
+        ConfigurationError: the URL or an environment variable is wrong.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: BrokerSettings | None = None) -> None:
+        self.store = Store(settings or load_broker_settings(broker_url=url))
+
+    def submit(
+        self,
+        prompts: Sequence[Prompt | Request],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        model: str = "",
+        priority: int = 0,
+    ) -> Job:
+        """Submit prompts as one job; all of them are in the ledger when this returns.
+
+        `params` is for all prompts, or one for each. `model` "" lets any worker serve them.
+
+        Raises:
+            InvalidRequestError: no prompts, or one that cannot be run; names its place. Nothing is submitted.
+            BrokerUnavailableError: Redis does not answer.
+        """
+        if isinstance(prompts, str):
+            raise InvalidRequestError("prompts must be a list of prompts, not one string: submit([prompt])")
+        requests = as_requests(prompts, params)
+        feed = self.open_job(model=model, priority=priority)
+        feed.add_and_seal(requests)
+        return Job(self.store, feed.job_id)
+
+    def open_job(self, *, model: str = "", priority: int = 0) -> JobFeed:
+        """A new job to which requests are added bit by bit; seal it at the end."""
+        return JobFeed(self.store.ledger, str(uuid.uuid4()), model, priority)
+
+    def job(self, job_id: str) -> Job:
+        """A handle on a job submitted earlier, by any process."""
+        return Job(self.store, job_id)
+
+    def workers(self) -> list[Session]:
+        """The heartbeat table: one row a worker session.
+
+        Raises:
+            BrokerUnavailableError: Redis does not answer.
+        """
+        return self.store.sessions.table()
+
+    def obstacle(self, model: str = "") -> str | None:
+        """Why requests for this model would not run now, in a sentence; None when nothing is in the way.
+
+        Raises:
+            BrokerUnavailableError: Redis does not answer.
+        """
+        return obstacle(self.store, model)
+
+    def close(self) -> None:
+        """Close the connections; jobs go on."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_requests(
+    prompts: Sequence[Prompt | Request], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[Request]:
+    """Prompts of any form as requests.
+
+    Raises:
+        InvalidRequestError: no prompts, or one that cannot be run; names its place.
+    """
+    if not prompts:
+        raise InvalidRequestError("submit needs at least one prompt")
+    requests: list[Request] = []
+    for place, (prompt, own) in enumerate(zip(prompts, _spread(params, len(prompts)), strict=True)):
+        try:
+            requests.append(_as_request(prompt, own))
+        except InvalidRequestError as error:
+            raise type(error)(f"prompts[{place}]: {error}") from error
+    return requests
+
+
+def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Iterable[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequestError(f"give one SamplingParams, or one for each prompt: {len(params)} for {count} prompts")
+    return params
+
+
+def _as_request(prompt: Any, params: SamplingParams) -> Request:
+    if isinstance(prompt, Request):
+        return prompt
+    if isinstance(prompt, str):
+        return Request(params=params, prompt=prompt)
+    if isinstance(prompt, Sequence) and prompt and all(type(item) is int for item in prompt):
+        return Request(params=params, input_ids=tuple(prompt))
+    if isinstance(prompt, Sequence) and prompt and all(isinstance(item, (Mapping, ChatMessage)) for item in prompt):
+        return Request(params=params, messages=chat_messages(prompt))
+    raise InvalidRequestError(
+        f"a prompt is text, a list of token ids, or a list of chat messages, and not empty; not {_shown(prompt)}"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,172 @@
+"""A submitted job: its progress, its outputs as they finish, or all of them in request order."""
+
+import logging
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from broker.errors import StokerError
+from broker.messages import JobState, Output, failed_output
+from broker.results import START, OutputStream
+from broker.store import Store
+from driver.availability import obstacle
+from driver.errors import NotFinishedError
+
+logger = logging.getLogger("stoker")
+
+QUIET_S = 2.0  # after so long without an output, look for the reason
+CANCEL_PAGE = 512
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is. Counts are requests; `tokens_per_s` counts generated tokens since submission."""
+
+    total: int
+    done: int
+    failed: int
+    pending: int  # wait for a worker
+    running: int  # are with a worker
+    completion_tokens: int
+    elapsed_s: float
+    tokens_per_s: float
+    eta_s: float | None  # None while nothing is done
+
+
+class Job:
+    """A handle on a job in the ledger; any process with the id can make one."""
+
+    def __init__(self, store: Store, job_id: str) -> None:
+        self._store = store
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stands.
+
+        Raises:
+            JobNotFoundError: no such job, or its results have expired.
+        """
+        return self._store.ledger.job(self.id).state
+
+    def progress(self) -> Progress:
+        """How far the job is, from the ledger.
+
+        Raises:
+            JobNotFoundError: no such job, or its results have expired.
+        """
+        record = self._store.ledger.job(self.id)
+        pending = self._store.ledger.pending_count(self.id)
+        end_ms = record.finished_ms or self._store.ledger.server_time_ms()
+        elapsed_s = max(end_ms - record.created_ms, 1) / 1000
+        left = record.submitted - record.done
+        return Progress(
+            total=record.submitted,
+            done=record.done,
+            failed=record.failed,
+            pending=pending,
+            running=max(left - pending, 0),
+            completion_tokens=record.completion_tokens,
+            elapsed_s=elapsed_s,
+            tokens_per_s=record.completion_tokens / elapsed_s,
+            eta_s=elapsed_s * left / record.done if record.done else None,
+        )
+
+    def as_completed(self, timeout: float | None = None) -> Iterator[Output]:
+        """Every output, in the order in which they finish, each as soon as it does.
+
+        While nothing comes, a warning on the `stoker` logger says why (no driver, no worker for the model).
+
+        Raises:
+            JobNotFoundError: no such job, or its results have expired.
+            NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
+        """
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        stream = self._store.outputs(self.id, START)
+        record = self._store.ledger.job(self.id)
+        seen = 0
+        watch = _SilenceWatch(self._store, record.model)
+        while True:
+            outputs = stream.read(_wait_s(deadline_s))
+            yield from outputs
+            seen += len(outputs)
+            if outputs:
+                watch.heard()
+            if record.state == JobState.OPEN or seen >= record.submitted or not outputs:
+                record = self._store.ledger.job(self.id)
+            if record.state != JobState.OPEN and (seen >= record.submitted or self._is_drained(stream)):
+                return
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise NotFinishedError(self._late(timeout or 0.0, record.model))
+            watch.check()
+
+    def get(self, timeout: float | None = None) -> list[Output]:
+        """All outputs, in request order; waits for the job to be done.
+
+        Raises:
+            JobNotFoundError: no such job, or its results have expired.
+            NotFinishedError: the job is not done within `timeout` seconds (also a TimeoutError); it goes on.
+            StokerError: some outputs were consumed and trimmed by another reader.
+        """
+        outputs = sorted(self.as_completed(timeout), key=lambda output: output.index)
+        total = self._store.ledger.job(self.id).submitted
+        if len(outputs) < total:
+            raise StokerError(
+                f"job {self.id}: {total - len(outputs)} of {total} outputs were trimmed by another reader"
+            )
+        return outputs
+
+    def cancel(self) -> bool:
+        """Stop the job: every request without an output gets one with the error `cancelled`. False when it is done.
+
+        Raises:
+            JobNotFoundError: no such job, or its results have expired.
+        """
+        if not self._store.ledger.cancel(self.id):
+            return False
+        while pending := self._store.ledger.pending(self.id, CANCEL_PAGE):
+            outputs = [failed_output(item.index, "cancelled", "the job was cancelled") for item in pending]
+            self._store.ledger.commit("", self.id, "", outputs)
+        return True
+
+    def _is_drained(self, stream: OutputStream) -> bool:
+        """Whether the job is done and its stream holds nothing more: another reader has trimmed it."""
+        return self._store.ledger.job(self.id).state == JobState.DONE and not stream.has_more()
+
+    def _late(self, timeout: float, model: str) -> str:
+        progress = self.progress()
+        reason = obstacle(self._store, model)
+        return f"job {self.id} is not done after {timeout:g} s: {progress.done} of {progress.total} requests are" + (
+            f"; {reason}" if reason else ""
+        )
+
+
+class _SilenceWatch:
+    """Warns when nothing comes, once for each reason."""
+
+    def __init__(self, store: Store, model: str) -> None:
+        self._store = store
+        self._model = model
+        self._heard_s = time.monotonic()
+        self._said: str | None = None
+
+    def heard(self) -> None:
+        self._heard_s = time.monotonic()
+        self._said = None
+
+    def check(self) -> None:
+        if time.monotonic() - self._heard_s < QUIET_S:
+            return
+        self._heard_s = time.monotonic()
+        reason = obstacle(self._store, self._model)
+        if reason is not None and reason != self._said:
+            logger.warning("%s", reason)
+        self._said = reason
+
+
+def _wait_s(deadline_s: float | None) -> float:
+    left_s = QUIET_S / 4 if deadline_s is None else deadline_s - time.monotonic()
+    return max(0.0, min(left_s, QUIET_S / 4))

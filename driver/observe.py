@@ -1,0 +1,49 @@
+"""Reads the ledger and the heartbeat table into the snapshot that the policies decide by."""
+
+from collections.abc import Sequence
+
+from broker.ledger import JobRecord, Ledger
+from broker.messages import WorkerState
+from broker.sessions import Session
+from driver.detector import DetectorLimits, Verdict, judge
+from driver.snapshot import JobView, Snapshot, WorkerView
+
+# Beyond what it runs, a worker holds this share of its slots, so that a free slot is refilled without a round trip.
+WINDOW = 0.25
+MAX_PENDING_READ = 4096  # of one job in one tick
+
+
+def worker_views(sessions: Sequence[Session], limits: DetectorLimits) -> tuple[WorkerView, ...]:
+    """The workers that may get work now."""
+    return tuple(
+        _worker_view(session)
+        for session in sessions
+        if session.state == WorkerState.READY and not session.drain and judge(session, limits) is Verdict.ALIVE
+    )
+
+
+def observe(ledger: Ledger, jobs: Sequence[JobRecord], workers: tuple[WorkerView, ...]) -> Snapshot:
+    """Jobs that have pending requests, as far as the workers' room goes; oldest first."""
+    room = sum(max(worker.free_slots, 0) for worker in workers)
+    views: list[JobView] = []
+    for job in jobs:
+        if room <= 0:
+            break
+        pending = ledger.pending(job.id, min(room, MAX_PENDING_READ)) if job.done < job.submitted else ()
+        if pending:
+            views.append(JobView(id=job.id, model=job.model, pending=pending))
+            if any(job.model in ("", worker.model) for worker in workers):
+                room -= len(pending)
+    return Snapshot(jobs=tuple(views), workers=workers)
+
+
+def _worker_view(session: Session) -> WorkerView:
+    slots = session.slots + max(1, int(session.slots * WINDOW))
+    return WorkerView(
+        session_id=session.id,
+        worker=session.worker,
+        model=session.model,
+        free_slots=slots - session.inhand_requests,
+        free_tokens=int(session.kv_tokens * (1 + WINDOW)) - session.inhand_tokens,
+        free_batches=session.max_batches - session.batches,
+    )

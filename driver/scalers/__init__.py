@@ -1,0 +1,1 @@
+"""Ways to have more or fewer workers."""

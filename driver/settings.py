@@ -1,0 +1,65 @@
+"""The settings of a driver, and of the worker/driver facade on one machine."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from broker.environment import load
+from broker.errors import ConfigurationError
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a driver schedules and watches; durations are in seconds.
+
+    `model` and `initial_worker_count` are for the facade `Driver`, which starts workers on this machine; `broker_url`
+    empty means a private embedded server there.
+
+    Raises:
+        ConfigurationError: lists every value that does not fit.
+    """
+
+    model: str = DEFAULT_MODEL
+    initial_worker_count: int = 1
+    broker_url: str = ""
+    engine: str = ""  # the worker's default if empty
+    schedule_interval: float = 0.1
+    batch_size: int = 32  # requests
+    batch_tokens: int = 16_384  # estimated prompt tokens plus max_tokens of a batch
+    worker_monitor_interval: float = 5.0
+    detection_interval: float = 1.0
+    failure_threshold: int = 3  # missed heartbeats before a worker is suspect
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, all at once."""
+        problems = [
+            f"{name}={getattr(self, name):g} must be above 0"
+            for name in ("schedule_interval", "worker_monitor_interval", "detection_interval")
+            if not getattr(self, name) > 0
+        ]
+        problems += [
+            f"{name}={getattr(self, name)} must be at least {least}"
+            for name, least in (
+                ("initial_worker_count", 0),
+                ("batch_size", 1),
+                ("batch_tokens", 1),
+                ("failure_threshold", 1),
+            )
+            if getattr(self, name) < least
+        ]
+        if not self.model:
+            problems.append("model must not be empty")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+
+def load_driver_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> DriverSettings:
+    """Driver settings from the environment (`STOKER_BATCH_SIZE`, …); keyword arguments win.
+
+    Raises:
+        ConfigurationError: an unknown `STOKER_*` variable, or a value that does not fit.
+    """
+    return load(DriverSettings, os.environ if environ is None else environ, overrides)

@@ -1,0 +1,151 @@
+"""The worker process: a Celery worker whose `worker_process_init` loads the engine and keeps it.
+
+Started by the supervisor, which has already pinned the device; nothing here imports torch before the engine loads.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+import warnings
+from typing import Any
+
+from celery import Celery, signals
+from celery.exceptions import SecurityWarning
+
+from broker import lifeline
+from broker.celery_app import create_app, worker_queue
+from broker.environment import PREFIX
+from broker.errors import StokerError
+from broker.keys import Keys
+from broker.settings import BrokerSettings, load_broker_settings
+from broker.store import Store
+from gpu_worker import tasks
+from gpu_worker.engine.base import Engine
+from gpu_worker.engine.catalog import create_engine
+from gpu_worker.runtime import EXIT_CONFIGURATION, Runtime
+from gpu_worker.settings import WorkerSettings, load_worker_settings
+from gpu_worker.telemetry import open_telemetry
+
+logger = logging.getLogger(__name__)
+
+INSTANCE = PREFIX + "INTERNAL_INSTANCE"
+MODEL_LOAD_LIMIT_S = 1800.0
+
+POOLS = {"engine": "gpu_worker.pool:EnginePool", "solo": "solo", "prefork": "prefork"}
+
+
+def main() -> int:
+    """Run the worker until it is told to stop. Returns the exit code."""
+    lifeline.watch(os.environ, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    settings = load_worker_settings()
+    _set_up_logging(settings)
+    broker = load_broker_settings()
+    session_id = uuid.uuid4().hex
+    app = create_app(broker, Keys(broker.namespace).session(session_id))
+    tasks.register(app)
+    app.conf.update(_worker_config(settings))
+    process = WorkerProcess(broker, settings, session_id)
+    signals.worker_process_init.connect(process.on_init, weak=False)
+    signals.worker_process_shutdown.connect(process.on_shutdown, weak=False)
+    signals.worker_shutdown.connect(process.on_shutdown, weak=False)  # the solo pool sends no other
+    signals.worker_shutting_down.connect(process.on_stop_request, weak=False)
+    signals.setup_logging.connect(_keep_logging, weak=False)
+    return _run_celery(app, settings)
+
+
+class WorkerProcess:
+    """Makes the runtime when a pool process starts, and ends it when that stops."""
+
+    def __init__(self, broker: BrokerSettings, settings: WorkerSettings, session_id: str) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._first_session_id = session_id
+
+    def on_init(self, **_: Any) -> None:
+        """Open a session and load the engine. An error of ours ends the process with a line that says what to do."""
+        try:
+            runtime = self._open_runtime()
+            tasks.runtimes[:] = [runtime]
+            runtime.start()
+        except StokerError as error:
+            logger.error("%s", error)
+            logging.shutdown()
+            os._exit(1 if error.retryable else EXIT_CONFIGURATION)
+
+    def on_shutdown(self, **_: Any) -> None:
+        """End the session; whatever it still holds is given back."""
+        if tasks.runtimes:
+            tasks.runtimes.pop().stop()
+
+    def on_stop_request(self, **_: Any) -> None:
+        """SIGTERM: finish what is in hand. While still loading there is nothing to finish."""
+        if not tasks.runtimes:
+            return
+        if not tasks.runtimes[0].is_ready:
+            os._exit(0)
+        tasks.runtimes[0].drain()
+
+    def _open_runtime(self) -> Runtime:
+        settings = self._settings
+        store = Store(self._broker)
+        # A pool process that replaces a dead one is a new life, and gets a session of its own.
+        session_id, self._first_session_id = self._first_session_id or uuid.uuid4().hex, ""
+        fields = {"host": socket.gethostname(), "pid": os.getpid(), "device": settings.device}
+        store.sessions.open(session_id, settings.worker_name, os.environ.get(INSTANCE, session_id), fields)
+        gpus = _gpus(settings)
+        return Runtime(store, settings, session_id, settings.worker_name, open_telemetry(gpus), self._load_engine)
+
+    def _load_engine(self) -> Engine:
+        return create_engine(self._settings)
+
+
+def _run_celery(app: Celery, settings: WorkerSettings) -> int:
+    worker = app.Worker(
+        hostname=settings.worker_name,
+        pool_cls=POOLS[settings.pool],
+        concurrency=settings.concurrency,
+        loglevel=settings.log_level,
+        task_events=True,
+        quiet=True,
+        # Chatter between workers grows with their square; our heartbeat table serves instead (celery#5243).
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def _worker_config(settings: WorkerSettings) -> dict[str, Any]:
+    return {
+        "task_queues": (worker_queue(settings.worker_name),),
+        # A replacement child loads the model first; Celery's default would kill it at 4 s.
+        "worker_proc_alive_timeout": MODEL_LOAD_LIMIT_S,
+    }
+
+
+def _gpus(settings: WorkerSettings) -> tuple[int, ...]:
+    if not settings.device.startswith("cuda:"):
+        return ()
+    return tuple(int(index) for index in settings.device.removeprefix("cuda:").split(","))
+
+
+def _set_up_logging(settings: WorkerSettings) -> None:
+    # Celery warns of root because of pickle, which is refused here.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    logging.basicConfig(
+        level=settings.log_level,
+        stream=sys.stderr,
+        format=f"%(asctime)s {settings.worker_name} %(levelname)s %(name)s: %(message)s",
+    )
+
+
+def _keep_logging(**_: Any) -> None:
+    """Celery sets up no logging of its own when something listens to its signal."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Which device a worker gets, and under which name: decided by the supervisor, before anything imports torch."""
+
+import re
+import socket
+from collections.abc import Iterator
+
+import msgspec
+
+from broker.errors import ConfigurationError
+
+MAX_CPU_WORKERS = 1024
+NAME = re.compile(r"[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?")
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """A device and the worker name that goes with it; `gpus` is empty for the CPU."""
+
+    name: str
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def torch_device(self) -> str:
+        """The device as the worker's own process sees it."""
+        return "cuda:0" if self.gpus else "cpu"
+
+    def environment(self) -> dict[str, str]:
+        """Pins the process to its device. Ordering by bus id makes the indices those of NVML and nvidia-smi."""
+        visible = ",".join(map(str, self.gpus))
+        return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def candidates(device: str, name: str, gpu_count: int) -> Iterator[Placement]:
+    """Placements to try, best first; the ledger says which names are free.
+
+    Raises:
+        ConfigurationError: the device or name cannot be read, or the host has no such GPU.
+    """
+    if name and not NAME.fullmatch(name):
+        raise ConfigurationError(f"worker_name={name!r} must be made of letters, digits, '_', '.', '-'")
+    host = socket.gethostname()
+    full_name = name if "@" in name else f"{name}@{host}" if name else ""
+    if device == "cpu" or (device == "auto" and gpu_count == 0):
+        names = [full_name] if full_name else (f"cpu{i}@{host}" for i in range(MAX_CPU_WORKERS))
+        yield from (Placement(name=item) for item in names)
+        return
+    if device == "auto":
+        groups = [(index,) for index in range(gpu_count)]
+    else:
+        groups = [_parse(device, gpu_count)]
+    for gpus in groups:
+        yield Placement(name=full_name or f"gpu{'-'.join(map(str, gpus))}@{host}", gpus=gpus)
+
+
+def _parse(device: str, gpu_count: int) -> tuple[int, ...]:
+    match = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", device)
+    if match is None:
+        raise ConfigurationError(f"device={device!r} must be auto, cpu, cuda:N, or cuda:N,M")
+    gpus = tuple(int(index) for index in match[1].split(","))
+    missing = [index for index in gpus if index >= gpu_count]
+    if missing:
+        raise ConfigurationError(f"device={device!r}: this host has {gpu_count} GPUs, numbered from 0")
+    return gpus

@@ -1,0 +1,1 @@
+"""What generates inside a worker; torch and transformers are imported only here."""

@@ -1,0 +1,86 @@
+"""What generates inside a worker: the protocol that every engine fulfils.
+
+Any thread may `submit`, `cancel` and read `load`; one thread alone calls `step`, which does a unit of work and
+returns what has finished. A request that cannot run is a completion with an error, never an exception.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from broker.messages import FinishReason, OutputError, Request, Usage
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine can hold at once."""
+
+    slots: int  # requests decoding together
+    kv_tokens: int  # prompt and generated tokens of all requests together
+    context_tokens: int  # prompt and generated tokens of one request
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds now and has done since it started; `steps` and `generated_tokens` only grow."""
+
+    running: int
+    waiting: int
+    steps: int
+    generated_tokens: int
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's end: its text without the prompt, or an error with `finish_reason` "error"."""
+
+    request_id: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason
+    usage: Usage = Usage()
+    error: OutputError | None = None
+    input_ids: tuple[int, ...] = ()
+
+
+class Engine(Protocol):
+    """Generates for many requests together; requests join and leave between steps."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the engine can hold at once."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """What the engine holds now."""
+        ...
+
+    def warm_up(self) -> None:
+        """Generate once, so that the first request meets no cold start. Called once, before any `submit`."""
+        ...
+
+    def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
+        """Take a request; its completion comes from a later `step`. One already in hand is left as it is.
+
+        `generated` are tokens that an interrupted run of the same request has already produced: generation goes
+        on behind them, and the completion counts and returns them as its own.
+        """
+        ...
+
+    def step(self, timeout_s: float) -> list[Completion]:
+        """Work until something has finished, or for about `timeout_s` seconds; return what has finished.
+
+        Raises:
+            EngineDeadError: the process must end; what the engine held is lost to it, not to the ledger.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> tuple[int, ...]:
+        """Drop a request and free its place; no completion follows. Returns the tokens it had so far."""
+        ...
+
+    def generated(self, request_id: str) -> tuple[int, ...]:
+        """The tokens a request has so far; empty for one that is unknown."""
+        ...
+
+    def close(self) -> None:
+        """Stop all work and free the memory. Safe to call twice."""
+        ...

@@ -1,0 +1,110 @@
+"""The engine's own book of what it has in hand, and who may run now.
+
+The generation loop fails every request it holds when any one breaks it. So nothing is given away: a request stays in
+the book until its completion is made. After a first failure all go on together, as most failures pass. Those that
+were there at a second one are suspects and run alone, so that the one that breaks the loop is found and fails
+alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.messages import Request
+from gpu_worker.engine.sampling import RowSampling
+from gpu_worker.engine.text import StopSearch
+
+_FAILURES_OF_A_SUSPECT = 2
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Held:
+    """A request in hand. `before` are tokens from earlier runs, `key` names its present run in the loop."""
+
+    request_id: str
+    request: Request
+    prompt_ids: tuple[int, ...]
+    sampling: RowSampling
+    before: tuple[int, ...]
+    stop: StopSearch | None
+    key: str = ""
+    failures: int = 0
+    progress: tuple[int, ...] = field(default=())  # all tokens, as of the last output
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it was there at more than one failure."""
+        return self.failures >= _FAILURES_OF_A_SUSPECT
+
+    def note(self, run_tokens: tuple[int, ...] | list[int]) -> tuple[int, ...]:
+        """Take the tokens of the present run; return all tokens, which never become fewer."""
+        if len(self.before) + len(run_tokens) > len(self.progress):
+            self.progress = (*self.before, *run_tokens)
+        return self.progress
+
+
+class Book:
+    """Requests by id, waiting or running."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._waiting: dict[str, Held] = {}
+        self._running: dict[str, Held] = {}  # by key
+        self._runs = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(tuple(self._held.values()))
+
+    def find(self, request_id: str) -> Held | None:
+        """The request of this id, waiting or running."""
+        return self._held.get(request_id)
+
+    def running(self, key: str) -> Held | None:
+        """The request whose present run has this key; None for the key of a run that is over."""
+        return self._running.get(key)
+
+    def add(self, held: Held) -> None:
+        """Put a request at the end of those waiting."""
+        self._held[held.request_id] = self._waiting[held.request_id] = held
+
+    def remove(self, held: Held) -> None:
+        """Strike a request out."""
+        self._held.pop(held.request_id, None)
+        self._waiting.pop(held.request_id, None)
+        self._running.pop(held.key, None)
+
+    def admit(self) -> list[Held]:
+        """Those that may start now, each with a fresh key; they count as running from here on."""
+        admitted = self._admissible()
+        for held in admitted:
+            self._runs += 1
+            held.key = f"{held.request_id}#{self._runs}"
+            del self._waiting[held.request_id]
+            self._running[held.key] = held
+        return admitted
+
+    def fail_running(self) -> list[Held]:
+        """Note that the loop broke: all that ran wait again, before the others. Returns the one found guilty."""
+        broken = list(self._running.values())
+        self._running.clear()
+        guilty = [held for held in broken if held.suspect]  # a suspect ran alone
+        again: dict[str, Held] = {}
+        for held in broken:
+            held.failures += 1
+            held.before = held.progress or held.before
+            if held in guilty:
+                del self._held[held.request_id]
+            else:
+                again[held.request_id] = held
+        self._waiting = again | self._waiting
+        return guilty
+
+    def _admissible(self) -> list[Held]:
+        suspect = next((held for held in self._waiting.values() if held.suspect), None)
+        if suspect is not None:
+            return [] if self._running else [suspect]
+        if any(held.suspect for held in self._running.values()):
+            return []
+        return list(self._waiting.values())

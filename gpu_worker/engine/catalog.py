@@ -1,0 +1,29 @@
+"""Makes the engine that the settings name. torch is imported here at the earliest, after the device is pinned."""
+
+from gpu_worker.engine.base import Engine
+from gpu_worker.settings import WorkerSettings
+
+
+def create_engine(settings: WorkerSettings) -> Engine:
+    """Load the engine; takes as long as the model takes to load.
+
+    Raises:
+        ConfigurationError: the model cannot be found or read; says what to do.
+    """
+    return _simulated(settings) if settings.engine == "simulated" else _transformers(settings)
+
+
+def _transformers(settings: WorkerSettings) -> Engine:
+    from gpu_worker.engine.loading import load_model
+    from gpu_worker.engine.transformers import TransformersEngine
+
+    # The supervisor has pinned the GPU, so that it is the only one that this process sees.
+    device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
+    loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
+    return TransformersEngine(loaded.model, loaded.tokenizer)
+
+
+def _simulated(settings: WorkerSettings) -> Engine:
+    from gpu_worker.engine.simulated import SimulatedEngine
+
+    return SimulatedEngine()

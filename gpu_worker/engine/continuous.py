@@ -1,0 +1,186 @@
+"""One life of transformers' continuous-batching loop: all that Stoker knows of the library's inside is here.
+
+The loop runs in a thread of its own. An exception in it fails every request it holds and ends it for good; a new
+one is then made by who owns the requests (`TransformersEngine`).
+"""
+
+import logging
+import math
+import queue
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.model_runner import (
+    infer_max_single_request_tokens,
+)
+from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
+
+from gpu_worker.engine.sampling import PerRequestSampling, RowSampling
+
+# Below errors it tells of every "useless token" and of each cache decision.
+logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+
+
+class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of the loop. None is for the library to infer from the GPU's free memory."""
+
+    page_size: int = 256  # tokens of a page of the KV cache
+    num_blocks: int | None = None  # pages, each for all layers
+    max_batch_tokens: int | None = None  # prompt and new tokens of one step
+    max_requests: int = 256  # of one step; more wait
+    memory_share: float = 0.8  # of the free GPU memory, for the cache; the rest is for logits
+    prefix_sharing: bool = True
+
+    def resized(self, *, slots: int = 0, kv_tokens: int = 0) -> "LoopOptions":
+        """These options with other sizes; 0 leaves one as it is."""
+        return msgspec.structs.replace(
+            self,
+            max_requests=slots or self.max_requests,
+            num_blocks=math.ceil(kv_tokens / self.page_size) if kv_tokens else self.num_blocks,
+        )
+
+
+# Measured on two cores with SmolLM2-135M: greater steps gain nothing and delay every request in them.
+_CPU_OPTIONS = LoopOptions(page_size=32, num_blocks=256, max_batch_tokens=256, max_requests=64)
+
+
+def default_options(model: Any) -> LoopOptions:
+    """The sizes for the device that a model is on."""
+    return _CPU_OPTIONS if model.device.type == "cpu" else LoopOptions()
+
+
+class GenerationLoop:
+    """A started loop over a resident model. Outputs go to `inbox` as the library's `GenerationOutput`."""
+
+    def __init__(
+        self,
+        model: Any,
+        options: LoopOptions,
+        sampling: PerRequestSampling,
+        inbox: "queue.Queue[Any]",
+    ) -> None:
+        manager = ContinuousBatchingManager(
+            model=model,
+            generation_config=_generation_config(model),
+            continuous_batching_config=_config(options, on_cpu=model.device.type == "cpu"),
+        )
+        manager.output_router.output_queue = inbox
+        manager.logit_processor = sampling
+        config = manager.continuous_batching_config
+        compiled = config.varlen_compile_config or config.decode_compile_config
+        sampling.eager = not compiled and not any(config.cuda_graph_booleans)
+        with torch.inference_mode():
+            manager.warmup()  # makes the cache; captures CUDA graphs where there are any
+            self._processor: Any = manager.batch_processor
+            self.slots: int = config.max_requests_per_batch or 1
+            self.kv_tokens: int = infer_max_single_request_tokens(self._processor.cache)
+            _mark_cancelled(self._processor.scheduler)
+            manager.start()
+        self.error: Exception | None = None  # what ended the loop; known once it is stopped
+        self._manager: Any = manager
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop still takes requests; False from the first moment of its end."""
+        status = self._manager and self._manager.background_thread_status
+        return status is not None and status.can_accept_new_requests() is None
+
+    @property
+    def active(self) -> int:
+        """Requests with a place in the KV cache."""
+        return len(self._processor.scheduler.active_requests) if self._processor else 0
+
+    def add(
+        self,
+        key: str,
+        token_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        sampling: RowSampling,
+        streaming: bool,
+    ) -> None:
+        """Queue a request. With `streaming` there is an output after every token, else at the end only."""
+        self._manager.add_request(
+            list(token_ids),
+            request_id=key,
+            max_new_tokens=max_new_tokens,
+            streaming=streaming,
+            sampling=sampling,
+        )
+
+    def cancel(self, key: str) -> None:
+        """Drop a request before the next step; an output that is already on its way may still come."""
+        self._manager.cancel_request(key)
+
+    def tokens(self, key: str) -> tuple[int, ...]:
+        """What the loop has generated for a request so far; empty for one that it does not hold."""
+        if self._processor is None:
+            return ()
+        scheduler = self._processor.scheduler
+        state = scheduler.active_requests.get(key) or scheduler.waiting_requests.get(key)
+        return _generated(state) if state is not None else ()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End the thread after the step it is in, and free the KV cache. Safe to call twice."""
+        manager, self._manager, self._processor = self._manager, None, None
+        if manager is None:
+            return
+        manager.stop(block=True, timeout=timeout_s, hard_stop=True)
+        error = manager.background_thread_status.fatal_error
+        # Its traceback holds the tensors of the step that failed.
+        self.error = error.with_traceback(None) if error is not None else None
+
+
+def _generated(state: RequestState) -> tuple[int, ...]:
+    # A request that lost its place in the cache carries its tokens behind its prompt.
+    prompt = state._true_initial_tokens or len(state.initial_tokens)  # pyright: ignore[reportPrivateUsage]
+    return (*state.initial_tokens[prompt:], *state.generated_tokens)
+
+
+def _generation_config(model: Any) -> GenerationConfig:
+    """Greedy, as `PerRequestSampling` picks the tokens; of the model's own settings, only its end tokens."""
+    ends = end_tokens(model)
+    return GenerationConfig(do_sample=False, eos_token_id=list(ends) or -1)
+
+
+def end_tokens(model: Any) -> tuple[int, ...]:
+    """The ids that end a text, from the model's generation config or else its config; may be none."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = getattr(model.config.get_text_config(), "eos_token_id", None)
+    if ends is None:
+        return ()
+    return (ends,) if isinstance(ends, int) else tuple(ends)
+
+
+def _config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
+    return ContinuousBatchingConfig(
+        page_size=options.page_size,
+        num_blocks=options.num_blocks,
+        max_batch_tokens=options.max_batch_tokens,
+        max_requests_per_batch=options.max_requests,
+        max_memory_percent=options.memory_share,
+        allow_block_sharing=options.prefix_sharing,
+        auto_switch_to_flash=not on_cpu,
+    )
+
+
+def _mark_cancelled(scheduler: Any) -> None:
+    """Keep a cancelled request of a batch in flight from ending the loop.
+
+    With asynchronous batching (GPU) a batch is updated after its requests may have been cancelled and their blocks
+    freed; transformers 5.24 then looks the blocks up and fails. It skips requests that are marked finished.
+    """
+    clear = scheduler.clear_cancelled_requests
+
+    def clear_and_mark() -> list[RequestState]:
+        states = clear()
+        for state in states:
+            state.status = RequestStatus.FINISHED
+        return states
+
+    scheduler.clear_cancelled_requests = clear_and_mark

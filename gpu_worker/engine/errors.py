@@ -1,0 +1,45 @@
+"""The errors of an engine, below `broker.errors.StokerError`.
+
+StokerError
+├── InvalidRequestError
+│   └── ContextLengthExceededError  prompt and max_tokens do not fit
+└── EngineDeadError                 this process can no longer generate; retryable elsewhere
+
+`ENGINE_ERROR` is the code of a request whose generation failed more than once, the last time alone.
+"""
+
+from broker.errors import InvalidRequestError, StokerError
+
+ENGINE_ERROR = "engine_error"
+
+
+class ContextLengthExceededError(InvalidRequestError):
+    """Prompt and `max_tokens` do not fit; the message has the numbers and what would fit."""
+
+    code = "context_length_exceeded"
+
+
+class EngineDeadError(StokerError):
+    """The engine cannot be brought back within this process: end it, and its requests go elsewhere."""
+
+    code = "engine_dead"
+    retryable = True
+
+
+def require_fit(prompt_tokens: int, max_tokens: int, context_tokens: int) -> None:
+    """Refuse a request that would outgrow the context.
+
+    Raises:
+        ContextLengthExceededError: says how much fits.
+    """
+    if prompt_tokens >= context_tokens:
+        raise ContextLengthExceededError(
+            f"the prompt has {prompt_tokens} tokens, but the context holds {context_tokens} for prompt"
+            " and answer together; shorten the prompt"
+        )
+    room = context_tokens - prompt_tokens
+    if max_tokens > room:
+        raise ContextLengthExceededError(
+            f"the prompt's {prompt_tokens} tokens and max_tokens {max_tokens} exceed the context of"
+            f" {context_tokens} tokens; max_tokens can be at most {room}"
+        )

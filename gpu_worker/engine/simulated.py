@@ -1,0 +1,218 @@
+"""An engine without a model, for tests, benchmarks and chaos: the same request always gives the same words.
+
+It keeps time as a GPU would: a request waits for a slot, reads its prompt at `prefill_tokens_per_s`, then gives a
+token every 1 / `tokens_per_s` seconds. A speed of 0 costs no time; then every round of `step` gives one token to each
+running request. Where faults are allowed, a prompt can ask for one (`faults.py`).
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.clock import Clock, SystemClock
+from broker.errors import InvalidRequestError
+from broker.messages import Request
+from gpu_worker.engine.base import Capacity, Completion, Load
+from gpu_worker.engine.completions import completion_of, failure, is_over
+from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
+from gpu_worker.engine.faults import DIE, HANG, die, fault_of
+from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
+from gpu_worker.engine.text import StopSearch
+from gpu_worker.settings import WorkerSettings
+
+
+class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Speeds are in tokens per second of one request; 0 is free of cost."""
+
+    tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    slots: int = 32
+    context_tokens: int = 8192
+    faults: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Held:
+    request_id: str
+    request: Request
+    prompt_ids: tuple[int, ...]
+    key: bytes
+    tokens: list[int]
+    stop: StopSearch | None
+    due_s: float = 0.0  # when its next token comes
+
+    @property
+    def over(self) -> bool:
+        return is_over(self.tokens, self.request.params.max_tokens, self.stop, ())
+
+    def grow(self, now_s: float, interval_s: float) -> int:
+        """Take the tokens that are due, at most one where time is free; returns how many."""
+        before = len(self.tokens)
+        while self.due_s <= now_s and not self.over:
+            self.tokens.append(next_token(self.key, len(self.tokens)))
+            self.due_s += interval_s
+            if not interval_s:
+                break
+        return len(self.tokens) - before
+
+    def completion(self) -> Completion:
+        return completion_of(
+            self.request_id,
+            self.request,
+            prompt_ids=self.prompt_ids,
+            tokens=tuple(self.tokens),
+            stop=self.stop,
+            ends=(),
+            decode=decode,
+        )
+
+
+class SimulatedEngine:
+    """Fulfils `Engine` without torch."""
+
+    def __init__(self, options: SimulatedOptions | None = None, *, clock: Clock | None = None) -> None:
+        self._options = options or SimulatedOptions()
+        self._clock = clock or SystemClock()
+        speed = self._options.tokens_per_s
+        self._interval_s = 1 / speed if speed else 0.0
+        self._changed = threading.Condition()
+        self._waiting: dict[str, _Held] = {}
+        self._running: dict[str, _Held] = {}
+        self._rejected: list[Completion] = []
+        self._steps = 0
+        self._tokens = 0
+        self._closed = threading.Event()
+
+    @property
+    def capacity(self) -> Capacity:
+        """As configured; there is always room for what the slots hold."""
+        slots, context = self._options.slots, self._options.context_tokens
+        return Capacity(slots=slots, kv_tokens=slots * context, context_tokens=context)
+
+    @property
+    def load(self) -> Load:
+        """What the engine holds now."""
+        with self._changed:
+            return Load(
+                running=len(self._running),
+                waiting=len(self._waiting),
+                steps=self._steps,
+                generated_tokens=self._tokens,
+            )
+
+    def warm_up(self) -> None:
+        """There is nothing to warm."""
+
+    def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
+        """Take a request; see `Engine.submit`."""
+        params = request.params
+        prompt_ids = prompt_tokens(request)
+        held = _Held(
+            request_id=request_id,
+            request=request,
+            prompt_ids=prompt_ids,
+            key=text_key(prompt_ids, params),
+            tokens=list(generated),
+            stop=StopSearch(params.stop, decode) if params.stop else None,
+        )
+        with self._changed:
+            try:
+                require_fit(len(prompt_ids), params.max_tokens, self._options.context_tokens)
+            except InvalidRequestError as error:
+                self._rejected.append(failure(request_id, error.code, str(error)))
+            else:
+                if request_id not in self._running:
+                    self._waiting.setdefault(request_id, held)
+            self._changed.notify_all()
+
+    def step(self, timeout_s: float) -> list[Completion]:
+        """Give out the tokens that are due until a request ends; see `Engine.step`."""
+        deadline = self._clock.now_s() + timeout_s
+        while not self._closed.is_set():
+            with self._changed:
+                started = self._start_waiting()
+            failing = [held for held in started if self._options.faults and self._fault(held)]
+            with self._changed:
+                done = self._fail(failing) + self._advance()
+                left_s = deadline - self._clock.now_s()
+                if done or left_s <= 0:
+                    return done
+                self._changed.wait(min(left_s, self._until_due_s()))
+        return []
+
+    def cancel(self, request_id: str) -> tuple[int, ...]:
+        """Drop a request; see `Engine.cancel`."""
+        with self._changed:
+            tokens = self.generated(request_id)
+            self._waiting.pop(request_id, None)
+            self._running.pop(request_id, None)
+            return tokens
+
+    def generated(self, request_id: str) -> tuple[int, ...]:
+        """The tokens a request has so far; see `Engine.generated`."""
+        with self._changed:
+            held = self._running.get(request_id) or self._waiting.get(request_id)
+            return tuple(held.tokens) if held is not None else ()
+
+    def close(self) -> None:
+        """Forget everything; a waiting or hanging `step` returns."""
+        self._closed.set()
+        with self._changed:
+            self._waiting.clear()
+            self._running.clear()
+            self._changed.notify_all()
+
+    def _fault(self, held: _Held) -> bool:
+        """Do as the prompt says, outside the lock: while `step` hangs, heartbeats still read the load."""
+        fault = fault_of(held.request)
+        if fault == DIE:
+            die()
+        if fault == HANG:
+            self._closed.wait()
+        return fault is not None
+
+    def _start_waiting(self) -> list[_Held]:
+        started = list(self._waiting.values())[: self._options.slots - len(self._running)]
+        speed = self._options.prefill_tokens_per_s
+        for held in started:
+            self._running[held.request_id] = self._waiting.pop(held.request_id)
+            to_read = len(held.prompt_ids) + len(held.tokens)
+            prefill_s = to_read / speed if speed else 0.0
+            held.due_s = self._clock.now_s() + prefill_s + self._interval_s
+        return started
+
+    def _fail(self, failing: Sequence[_Held]) -> list[Completion]:
+        failed, self._rejected = self._rejected, []
+        for held in failing:
+            if self._running.pop(held.request_id, None) is not None:
+                failed.append(failure(held.request_id, ENGINE_ERROR, "it failed, as asked"))
+        return failed
+
+    def _advance(self) -> list[Completion]:
+        now_s = self._clock.now_s()
+        self._steps += bool(self._running)
+        self._tokens += sum(h.grow(now_s, self._interval_s) for h in self._running.values())
+        over = [held for held in self._running.values() if held.over]
+        for held in over:
+            del self._running[held.request_id]
+        return [held.completion() for held in over]
+
+    def _until_due_s(self) -> float:
+        due_s = min((held.due_s for held in self._running.values()), default=float("inf"))
+        return max(0.0, due_s - self._clock.now_s())
+
+
+def open_simulated(settings: WorkerSettings) -> SimulatedEngine:
+    """The engine that the settings describe, after the time that they give it to load."""
+    time.sleep(settings.simulated_load_s)
+    defaults = SimulatedOptions()
+    return SimulatedEngine(
+        SimulatedOptions(
+            tokens_per_s=settings.simulated_tokens_per_s,
+            slots=settings.slots or defaults.slots,
+            faults=settings.simulated_faults,
+        )
+    )

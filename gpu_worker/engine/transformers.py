@@ -1,0 +1,228 @@
+"""The default engine: a resident transformers model under continuous batching.
+
+The library's loop runs in its own thread and sends outputs to `_inbox`; `step` turns them into completions, and
+brings the loop back when it broke. Everything else is under one lock, so that `submit` and `cancel` may come from
+any thread.
+"""
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
+
+from broker.errors import InvalidRequestError
+from broker.messages import Request, SamplingParams
+from gpu_worker.engine.base import Capacity, Completion, Load
+from gpu_worker.engine.book import Held
+from gpu_worker.engine.completions import completion_of, failure
+from gpu_worker.engine.continuous import LoopOptions, default_options
+from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, require_fit
+from gpu_worker.engine.loading import load_model
+from gpu_worker.engine.prompts import PromptReader
+from gpu_worker.engine.resident import ResidentLoop
+from gpu_worker.engine.sampling import RowSampling
+from gpu_worker.engine.text import StopSearch
+from gpu_worker.settings import WorkerSettings
+
+_Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
+
+_BROKEN_CHECK_S = 0.5  # a request handed over at the very end of a loop gets no output
+_WARM_UP = "warm-up"
+
+
+class TransformersEngine:
+    """Generates with a loaded model and its tokenizer; see `loading.load_model`.
+
+    `threads` sets torch's CPU threads, for the whole process.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        options: LoopOptions | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        self._prompts = PromptReader(tokenizer, vocabulary=vocabulary)
+        self._inbox: queue.Queue[_Event] = queue.Queue()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._resident = ResidentLoop(model, options or default_options(model), self._inbox)
+        self._capacity = self._resident.capacity
+
+    @property
+    def capacity(self) -> Capacity:
+        """As the loop is now: it has fewer slots after the GPU's memory ran out."""
+        return self._capacity
+
+    @property
+    def load(self) -> Load:
+        """Steps and tokens as the loop has begun them."""
+        with self._lock:
+            held, running = self._resident.held, self._resident.running
+        return Load(
+            running=running,
+            waiting=held - running,
+            steps=self._resident.sampling.steps,
+            generated_tokens=self._resident.sampling.tokens,
+        )
+
+    def warm_up(self) -> None:
+        """Generate a few tokens, greedily and by sampling.
+
+        Raises:
+            EngineDeadError: the model does not generate.
+        """
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(max_tokens=4, temperature=temperature, top_p=0.9)
+            self.submit(_WARM_UP, Request(params=params, input_ids=(0,)))
+            done: list[Completion] = []
+            while not done:
+                done = self.step(1.0)
+            if done[0].error is not None:
+                raise EngineDeadError(f"the warm-up generation failed: {done[0].error.message}")
+
+    def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
+        """Take a request; see `Engine.submit`."""
+        try:
+            prompt_ids = self._prompts.token_ids(request)
+            require_fit(len(prompt_ids), request.params.max_tokens, self._capacity.context_tokens)
+        except InvalidRequestError as error:
+            self._inbox.put(failure(request_id, error.code, str(error)))
+            return
+        stop = request.params.stop
+        held = Held(
+            request_id=request_id,
+            request=request,
+            prompt_ids=prompt_ids,
+            sampling=_row_sampling(request.params),
+            stop=StopSearch(stop, self._prompts.decode) if stop else None,
+            before=generated,
+            progress=generated,
+        )
+        with self._lock:
+            if self._resident.is_over(held):
+                self._inbox.put(self._completion(held))
+            elif self._resident.find(request_id) is None and not self._closed:
+                self._resident.add(held)
+
+    def step(self, timeout_s: float) -> list[Completion]:
+        """Wait for outputs and return the completions among them; see `Engine.step`."""
+        deadline = time.monotonic() + timeout_s
+        done: list[Completion] = []
+        while not done and not self._closed:
+            left = deadline - time.monotonic()
+            events = self._events(max(0.0, min(left, _BROKEN_CHECK_S)))
+            with self._lock:
+                done += self._read(events)
+                if self._resident.broken and not self._closed:
+                    done += self._recover()
+            if left <= 0:
+                break
+        return done
+
+    def cancel(self, request_id: str) -> tuple[int, ...]:
+        """Drop a request; see `Engine.cancel`."""
+        with self._lock:
+            tokens = self.generated(request_id)
+            held = self._resident.find(request_id)
+            if held is not None:
+                self._resident.drop(held)
+            return tokens
+
+    def generated(self, request_id: str) -> tuple[int, ...]:
+        """The tokens a request has so far; see `Engine.generated`."""
+        with self._lock:
+            held = self._resident.find(request_id)
+            return self._resident.tokens(held) if held is not None else ()
+
+    def close(self) -> None:
+        """End the loop's thread and free cache and model; a waiting `step` returns."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._resident.close()
+        self._inbox.put(None)
+
+    def _events(self, timeout_s: float) -> list[_Event]:
+        """The next output and those behind it, so that what ends together is returned together."""
+        events: list[_Event] = []
+        try:
+            events.append(self._inbox.get(timeout=timeout_s))
+            while True:
+                events.append(self._inbox.get_nowait())
+        except queue.Empty:
+            return events
+
+    def _read(self, events: Sequence[_Event]) -> list[Completion]:
+        read = (self._output(e) if isinstance(e, GenerationOutput) else e for e in events)
+        return [completion for completion in read if completion is not None]
+
+    def _output(self, output: GenerationOutput) -> Completion | None:
+        held = self._resident.find_run(output.request_id)
+        if held is None:
+            return None  # late: cancelled or stopped meanwhile
+        held.note(output.generated_tokens)
+        if self._resident.is_over(held):
+            return self._finish(held)
+        if output.status is RequestStatus.FAILED and not self._resident.broken:
+            self._resident.drop(held)
+            return failure(held.request_id, ENGINE_ERROR, f"generation failed: {output.error}")
+        return None
+
+    def _recover(self) -> list[Completion]:
+        # What the loop had to say until its end is in the inbox once it is stopped.
+        self._resident.stop()
+        done = self._read(self._events(0))
+        done += [self._finish(held) for held in self._resident.over()]
+        for held in self._resident.recover():
+            message = f"generation failed repeatedly, the last time alone: {self._resident.error}"
+            done.append(failure(held.request_id, ENGINE_ERROR, message))
+        self._capacity = self._resident.capacity
+        return done
+
+    def _finish(self, held: Held) -> Completion:
+        self._resident.drop(held)
+        return self._completion(held)
+
+    def _completion(self, held: Held) -> Completion:
+        return completion_of(
+            held.request_id,
+            held.request,
+            prompt_ids=held.prompt_ids,
+            tokens=held.progress,
+            stop=held.stop,
+            ends=self._resident.ends,
+            decode=self._prompts.decode,
+        )
+
+
+def open_transformers(settings: WorkerSettings) -> TransformersEngine:
+    """Load the model that the settings name, on the device to which this process is pinned.
+
+    Raises:
+        ConfigurationError: the model cannot be loaded; says what to do.
+    """
+    device = {"auto": None, "cpu": "cpu"}.get(settings.device, "cuda")
+    loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
+    options = default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens)
+    return TransformersEngine(loaded.model, loaded.tokenizer, options=options)
+
+
+def _row_sampling(params: SamplingParams) -> RowSampling:
+    return RowSampling(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        seed=random.getrandbits(63) if params.seed is None else params.seed,
+    )

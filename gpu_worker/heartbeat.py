@@ -1,0 +1,67 @@
+"""The thread that renews the session's lease and reports progress, whatever the rest of the process does."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from broker.errors import BrokerUnavailableError
+from broker.sessions import BeatReply, Heartbeat, Sessions
+
+logger = logging.getLogger(__name__)
+
+
+class Heart:
+    """Beats every `interval_s` seconds until stopped; `on_reply` hears what each beat learned."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        session_id: str,
+        worker: str,
+        interval_s: float,
+        read: Callable[[], Heartbeat],
+        on_reply: Callable[[BeatReply], None],
+    ) -> None:
+        self._sessions = sessions
+        self._session_id = session_id
+        self._worker = worker
+        self._interval_s = interval_s
+        self._read = read
+        self._on_reply = on_reply
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._broker_up = True
+
+    def start(self) -> None:
+        """Start beating."""
+        self._thread.start()
+
+    def beat_now(self) -> None:
+        """Do not wait for the interval: something changed that the driver should see. Only sets a flag."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Stop beating. Safe to call twice, and from the heartbeat itself."""
+        self._stopped.set()
+        self._wanted.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def step(self) -> None:
+        """One beat. An outage is logged once; the next beat tries again."""
+        try:
+            reply = self._sessions.beat(self._session_id, self._worker, self._read())
+        except BrokerUnavailableError as error:
+            if self._broker_up:
+                logger.warning("no heartbeat: %s", error)
+            self._broker_up = False
+            return
+        self._broker_up = True
+        self._on_reply(reply)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._wanted.clear()
+            self.step()
+            self._wanted.wait(self._interval_s)

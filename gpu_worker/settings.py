@@ -1,0 +1,90 @@
+"""The settings of one worker process."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.environment import load
+from broker.errors import ConfigurationError
+
+DEFAULT_MODEL = "smollm2-135m"
+ENGINES = ("transformers", "simulated")
+POOLS = ("engine", "solo", "prefork")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker runs and how; durations are in seconds, 0 lets the engine decide a size.
+
+    Raises:
+        ConfigurationError: lists every value that does not fit.
+    """
+
+    model: str = DEFAULT_MODEL
+    served_model_name: str = ""  # what requests call it; the model's own name if empty
+    worker_name: str = ""  # `name` or `name@host`; the first free device of this host if empty
+    engine: str = "transformers"
+    pool: str = "engine"
+    device: str = "auto"  # auto, cpu, cuda:0, or several GPUs: cuda:0,1
+    dtype: str = "auto"
+    max_batches: int = 8  # batches in flight that share the engine
+    slots: int = 0
+    kv_tokens: int = 0
+    cache_dir: str = ""
+    drain_timeout: float = 30.0
+    max_restarts: int = 5  # crashes in a row before the supervisor gives up
+    restart_backoff: float = 0.5  # before the first restart; doubles with each crash in a row
+    simulated_tokens_per_s: float = 0.0  # per request; 0: as fast as it goes
+    simulated_load_s: float = 0.0
+    simulated_faults: bool = False
+    log_level: str = "WARNING"
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, all at once."""
+        problems = [
+            f"{name}={value!r} must be one of {', '.join(choices)}"
+            for name, value, choices in (
+                ("engine", self.engine, ENGINES),
+                ("pool", self.pool, POOLS),
+                ("dtype", self.dtype, DTYPES),
+                ("log_level", self.log_level, ("DEBUG", "INFO", "WARNING", "ERROR")),
+            )
+            if value not in choices
+        ]
+        for name, least in (("max_batches", 1), ("slots", 0), ("kv_tokens", 0), ("max_restarts", 0)):
+            if getattr(self, name) < least:
+                problems.append(f"{name}={getattr(self, name)} must be at least {least}")
+        for name in ("drain_timeout", "restart_backoff", "simulated_tokens_per_s", "simulated_load_s"):
+            if getattr(self, name) < 0:
+                problems.append(f"{name}={getattr(self, name):g} must not be negative")
+        if not self.model:
+            problems.append("model must not be empty")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    @property
+    def served_model(self) -> str:
+        """The name by which requests ask for this model."""
+        return self.served_model_name or self.model
+
+    @property
+    def concurrency(self) -> int:
+        """Celery tasks that run at once: one for pools that cannot share the engine."""
+        return self.max_batches if self.pool == "engine" else 1
+
+    @property
+    def cache_path(self) -> Path:
+        """Where converted weights are kept."""
+        return Path(self.cache_dir).expanduser() if self.cache_dir else Path("~/.cache/stoker").expanduser()
+
+
+def load_worker_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> WorkerSettings:
+    """Worker settings from the environment (`STOKER_MODEL`, …); keyword arguments win.
+
+    Raises:
+        ConfigurationError: an unknown `STOKER_*` variable, or a value that does not fit.
+    """
+    return load(WorkerSettings, os.environ if environ is None else environ, overrides)

@@ -1,0 +1,93 @@
+"""Output lines, byte for byte as the golden files have them."""
+
+import json
+from pathlib import Path
+
+from broker.messages import FinishReason, Output, Request, SamplingParams, Usage, failed_output
+from driver.batch_file import (
+    BadLine,
+    BatchLine,
+    RequestKind,
+    bad_line_result,
+    is_failure,
+    result_line,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+JOB = "5f1c7a52-0c0e-4c55-9b9c-7d1e7f3f8a10"
+
+
+def item(kind: RequestKind) -> BatchLine:
+    return BatchLine(
+        number=12,
+        custom_id="größe-1",
+        kind=kind,
+        model=None,
+        request=Request(params=SamplingParams(), prompt="Hi"),
+    )
+
+
+def result(kind: RequestKind, output: Output) -> bytes:
+    return result_line(item(kind), output, job_id=JOB, model_name="smollm2-135m", created=1790000000)
+
+
+def output(reason: FinishReason) -> Output:
+    return Output(
+        index=3,
+        text='Say "hi",\nthen \u2028 wave 👋',
+        token_ids=(1, 2, 3),
+        finish_reason=reason,
+        usage=Usage(prompt_tokens=11, completion_tokens=4),
+        worker_id="w1",
+    )
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"batch_output_{name}.jsonl").read_bytes()
+
+
+def test_a_chat_answer():
+    assert result(RequestKind.CHAT, output(FinishReason.STOP)) == golden("chat")
+
+
+def test_a_completion_answer():
+    assert result(RequestKind.COMPLETION, output(FinishReason.LENGTH)) == golden("completion")
+
+
+def test_a_failed_request():
+    failed = failed_output(3, "context_length_exceeded", "9000 tokens do not fit into 8192")
+    assert result(RequestKind.CHAT, failed) == golden("failed")
+
+
+def test_bad_lines():
+    bad = (
+        BadLine(number=7, custom_id=None, code="invalid_json_line", message="not JSON"),
+        BadLine(number=8, custom_id="größe-1", code="duplicate_custom_id", message="used twice"),
+    )
+    assert b"".join(map(bad_line_result, bad)) == golden("bad_lines")
+
+
+def test_an_error_without_a_reason_is_still_a_failure():
+    broken = Output(index=0, finish_reason=FinishReason.ERROR)
+    assert is_failure(broken)
+    line = json.loads(result(RequestKind.CHAT, broken))
+    assert line["response"] is None
+    assert line["error"]["code"] == "internal_error"
+
+
+def test_every_result_is_one_line():
+    for reason in (FinishReason.STOP, FinishReason.LENGTH):
+        line = result(RequestKind.CHAT, output(reason))
+        assert line.endswith(b"\n")
+        assert line.count(b"\n") == 1
+        assert not is_failure(output(reason))
+
+
+def test_ids_are_unique_for_each_request_of_each_job():
+    def ids(job_id: str, index: int) -> set[str]:
+        answer = Output(index=index, finish_reason=FinishReason.STOP)
+        line = json.loads(result_line(item(RequestKind.CHAT), answer, job_id=job_id, model_name="m", created=1))
+        return {line["id"], line["response"]["request_id"], line["response"]["body"]["id"]}
+
+    assert ids("a", 1) == ids("a", 1)
+    assert len(ids("a", 1) | ids("a", 2) | ids("b", 1)) == 9
