@@ -3,7 +3,7 @@
 from typing import Any
 
 from celery import Celery
-from kombu import Queue
+from kombu.entity import Queue
 
 from broker.keys import SessionKeys
 from broker.settings import BrokerSettings

@@ -9,8 +9,8 @@ import msgspec
 from celery import Celery
 
 from broker.errors import JobNotFoundError
-from broker.ledger import JobRecord
 from broker.messages import Output
+from broker.records import JobRecord
 from broker.results import OutputStream
 from broker.store import Store
 
@@ -25,7 +25,7 @@ def close_job(app: Celery, store: Store, job_id: str) -> None:
     """
     ttl_s = store.settings.result_ttl_s
     try:
-        record = store.ledger.job(job_id)
+        record = store.queries.job(job_id)
     except JobNotFoundError:
         store.ledger.close(job_id, ttl_s)
         return

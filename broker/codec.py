@@ -22,7 +22,6 @@ def decode(kind: type[MessageT], data: bytes) -> MessageT:
 
     Raises:
         MessageError: the bytes are not such a message; names the kind and the field's path.
-
     """
     try:
         return _decoder(kind).decode(data)
@@ -35,7 +34,6 @@ def from_fields(kind: type[MessageT], fields: dict[bytes, bytes]) -> MessageT:
 
     Raises:
         MessageError: a field is missing or does not convert.
-
     """
     try:
         return msgspec.convert({k.decode(): v.decode() for k, v in fields.items()}, kind, strict=False)

@@ -1,6 +1,6 @@
 """One way to reach Redis: bounded waits, keepalive, and errors in our own words."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -38,7 +38,7 @@ def connect(settings: BrokerSettings) -> RedisClient:
 
 
 @contextmanager
-def broker_errors(url: str) -> Iterator[None]:
+def broker_errors(url: str) -> Generator[None]:
     """Raise redis-py's connection errors as BrokerUnavailableError that names the URL."""
     try:
         yield

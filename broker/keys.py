@@ -10,6 +10,7 @@ class JobKeys(msgspec.Struct, frozen=True):
     requests: str
     costs: str
     attempts: str
+    checkpoints: str
     pending: str
     assigned: str
     committed: str
@@ -50,13 +51,15 @@ class Keys:
         self.closing = f"{namespace}:closing"
         self.sessions = f"{namespace}:sessions"
         self.wake = f"{namespace}:wake"
+        self.quarantine = f"{namespace}:quarantine"
+        self.quarantine_times = f"{namespace}:quarantine:times"
         self.leader = f"{namespace}:leader"
         self.leader_term = f"{namespace}:leader:term"
 
     def job(self, job_id: str) -> JobKeys:
         """The keys of one job."""
         base = f"{self._prefix}:job:{job_id}"
-        parts = ("requests", "costs", "attempts", "pending", "assigned", "committed", "outputs")
+        parts = ("requests", "costs", "attempts", "checkpoints", "pending", "assigned", "committed", "outputs")
         return JobKeys(base, *(f"{base}:{part}" for part in parts))
 
     def batch(self, batch_id: str) -> BatchKeys:

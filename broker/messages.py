@@ -40,6 +40,8 @@ class WorkerState(StrEnum):
     LOADING = "loading"  # the model is being loaded and warmed up
     READY = "ready"
     DRAINING = "draining"  # finishes what it has, takes nothing new
+    POISONED = "poisoned"  # fails everything; set aside
+    DEAD = "dead"  # its lease is over, or its end was reported; set by others
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,7 +53,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Raises:
         InvalidRequestError: a value is outside its range; the message names the field and the range.
-
     """
 
     max_tokens: int = 16
@@ -98,7 +99,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Raises:
         InvalidRequestError: none or several of `prompt`, `messages`, `input_ids` given, or one of them empty.
-
     """
 
     params: SamplingParams
@@ -179,7 +179,6 @@ def chat_messages(turns: Sequence[Mapping[str, Any] | ChatMessage]) -> tuple[Cha
 
     Raises:
         InvalidRequestError: a turn has no role or no text; the message names its place.
-
     """
     try:
         return msgspec.convert(list(turns), tuple[ChatMessage, ...])

@@ -10,6 +10,7 @@ COMMANDS = (
     "assign",
     "beat",
     "cancel",
+    "checkpoint",
     "claim",
     "close",
     "commit",
@@ -18,6 +19,7 @@ COMMANDS = (
     "forget",
     "lead",
     "open_session",
+    "quarantine",
     "release",
     "resign",
     "submit",
@@ -39,7 +41,6 @@ class Scripts:
 
         Raises:
             BrokerUnavailableError: Redis does not answer or refuses.
-
         """
         with broker_errors(self._url):
             return self._scripts[name](keys=list(keys), args=list(args))

@@ -4,7 +4,6 @@ All times are the Redis server's, so that no worker's clock matters.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 import msgspec
 
@@ -12,64 +11,11 @@ from broker import codec
 from broker.connection import RedisClient, broker_errors
 from broker.errors import WorkerNameTakenError
 from broker.keys import Keys
+from broker.records import BeatReply, Cause, Heartbeat, Session
 from broker.scripts import Scripts
 from broker.topology import queue_name
 
 NAME_TTL_S = 7 * 86_400
-
-
-class BeatReply(StrEnum):
-    """What a worker learns at a beat."""
-
-    GO_ON = "go_on"
-    DRAIN = "drain"
-    FENCED = "fenced"
-
-
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports at every beat."""
-
-    state: str
-    model: str = ""
-    slots: int = 0
-    kv_tokens: int = 0
-    context_tokens: int = 0
-    max_batches: int = 0
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    generated_tokens: int = 0
-    telemetry: str = "{}"  # JSON; for people, never for decisions
-
-
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the heartbeat table. `beat_age_s` is server time since the last beat."""
-
-    id: str
-    worker: str
-    epoch: int
-    state: str
-    host: str = ""
-    pid: int = 0
-    device: str = ""
-    reason: str = ""
-    opened_ms: int = 0
-    inhand_requests: int = 0
-    inhand_tokens: int = 0
-    drain: int = 0
-    model: str = ""
-    slots: int = 0
-    kv_tokens: int = 0
-    context_tokens: int = 0
-    max_batches: int = 0
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    generated_tokens: int = 0
-    telemetry: str = "{}"
-    beat_ms: int = 0
-    beat_age_s: float = 0.0
-    batches: int = 0
 
 
 class Sessions:
@@ -87,7 +33,6 @@ class Sessions:
 
         Raises:
             WorkerNameTakenError: a live session of another instance has the name.
-
         """
         flat = [part for item in fields.items() for part in item]
         key = self._keys.worker(worker)
@@ -111,11 +56,11 @@ class Sessions:
         reply = int(self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat]))
         return BeatReply.FENCED if reply < 0 else BeatReply.DRAIN if reply else BeatReply.GO_ON
 
-    def expire(self, session_id: str, reason: str, judged_beat_ms: int | None = None) -> bool:
+    def expire(self, session_id: str, cause: Cause, reason: str, judged_beat_ms: int | None = None) -> bool:
         """Mark a session dead, unless it has beaten since `judged_beat_ms`. True when this call did."""
         keys = [self._keys.session(session_id).record, self._keys.sessions, self._keys.wake]
         judged = "" if judged_beat_ms is None else judged_beat_ms
-        return bool(self._scripts.run("expire", keys, [session_id, reason, judged]))
+        return bool(self._scripts.run("expire", keys, [session_id, reason, judged, cause]))
 
     def forget(self, session: Session) -> bool:
         """Remove a dead session that holds nothing, with what Celery kept for it. False when it still holds batches."""
@@ -129,6 +74,12 @@ class Sessions:
         """Ask a worker to finish what it has and stop; it learns so at its next beat."""
         with broker_errors(self._url):
             self._redis.hset(self._keys.session(session_id).record, "drain", "1")
+
+    def state(self, session_id: str) -> str | None:
+        """A session's state; None when it is forgotten."""
+        with broker_errors(self._url):
+            value = self._redis.hget(self._keys.session(session_id).record, "state")
+        return value.decode() if value else None
 
     def current(self, worker: str) -> str | None:
         """The id of the latest session under a worker's name."""
@@ -160,4 +111,5 @@ class Sessions:
 def _session(fields: dict[bytes, bytes], beat_ms: int, now_ms: int, batches: int) -> Session:
     row = codec.from_fields(Session, fields)
     age_s = max(0, now_ms - beat_ms) / 1000
-    return msgspec.structs.replace(row, beat_ms=beat_ms, beat_age_s=age_s, batches=batches)
+    stalled_s = max(0, now_ms - row.progress_ms) / 1000
+    return msgspec.structs.replace(row, beat_ms=beat_ms, beat_age_s=age_s, stalled_s=stalled_s, batches=batches)

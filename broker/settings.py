@@ -20,7 +20,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises:
         ConfigurationError: lists every value that does not fit.
-
     """
 
     broker_url: str = DEFAULT_URL
@@ -28,6 +27,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     result_ttl_s: int = 86_400  # how long a finished job can be read
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 10.0
+    max_attempts: int = 3  # deaths or engine failures of a request before it is given up
     visibility_timeout_s: int = 86_400  # Celery's backstop; recovery never waits for it
 
     def __post_init__(self) -> None:
@@ -48,6 +48,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             for name in ("result_ttl_s", "visibility_timeout_s")
             if getattr(self, name) < 60
         ]
+        if self.max_attempts < 1:
+            problems.append(f"max_attempts={self.max_attempts} must be at least 1")
         if not self.namespace or any(c.isspace() for c in self.namespace):
             problems.append(f"namespace={self.namespace!r} must be a word")
         if problems:
@@ -74,6 +76,5 @@ def load_broker_settings(environ: Mapping[str, str] | None = None, **overrides: 
 
     Raises:
         ConfigurationError: an unknown `STOKER_*` variable, or a value that does not fit.
-
     """
     return load(BrokerSettings, os.environ if environ is None else environ, overrides)

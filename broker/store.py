@@ -7,6 +7,7 @@ from broker.errors import BrokerUnavailableError, ConfigurationError
 from broker.keys import Keys
 from broker.leader import Leadership
 from broker.ledger import Ledger
+from broker.queries import Queries
 from broker.results import START, OutputStream
 from broker.sessions import Sessions
 from broker.settings import BrokerSettings
@@ -21,6 +22,7 @@ class Store:
         self.keys = Keys(settings.namespace)
         self.redis: RedisClient = connect(settings)
         self.ledger = Ledger(self.redis, self.keys, self.url)
+        self.queries = Queries(self.redis, self.keys, self.url)
         self.sessions = Sessions(self.redis, self.keys, self.url, settings.heartbeat_timeout)
 
     def outputs(self, job_id: str, position: str = START) -> OutputStream:

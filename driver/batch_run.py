@@ -5,6 +5,7 @@ written is trimmed from the ledger.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from broker.messages import Output
+from broker.patience import Patience
 from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
 from driver.client import Client
 from driver.feed import JobFeed
@@ -40,7 +42,8 @@ class _Feed:
 
     def __init__(self, client: Client, model: str) -> None:
         self.model = model
-        self._feed: JobFeed = client.open_job(model=model)
+        self._insist = Patience()
+        self._feed = JobFeed(client.store.ledger, str(uuid.uuid4()), model, insist=self._insist)
         self.job: Job = client.job(self._feed.job_id)
         self.waiting: dict[int, BatchLine] = {}
         self._stream = client.store.outputs(self._feed.job_id)
@@ -51,11 +54,11 @@ class _Feed:
         self._feed.add(line.request for line in lines)
 
     def read(self, timeout_s: float) -> list[tuple[BatchLine, Output]]:
-        outputs = self._stream.read(timeout_s)
+        outputs = self._insist(lambda: self._stream.read(timeout_s))
         return [(self.waiting.pop(output.index), output) for output in outputs]
 
     def forget_read(self) -> None:
-        self._stream.trim()
+        self._insist(self._stream.trim)
 
     def keep_open(self) -> None:
         self._feed.keep_open()
@@ -175,7 +178,7 @@ class BatchRun:
         elif now_s - self._heard_s >= QUIET_S:
             self._heard_s = now_s
             silent = next(feed for feed in self._feeds.values() if feed.waiting)
-            self._count(obstacle=self._client.obstacle(silent.model))
+            self._count(obstacle=Patience()(lambda: self._client.obstacle(silent.model)))
             for feed in self._feeds.values():
                 feed.keep_open()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from broker.ledger import PendingRequest
+from broker.records import PendingRequest
 
 
 def take_batch(pending: Sequence[PendingRequest], max_requests: int, max_tokens: int) -> tuple[PendingRequest, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeAlias
 
 from broker.errors import InvalidRequestError
 from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
-from broker.sessions import Session
+from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver.availability import obstacle
@@ -37,10 +37,12 @@ class Client:
         *,
         model: str = "",
         priority: int = 0,
+        deadline: float | None = None,
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
-        `params` is for all prompts, or one for each. `model` "" lets any worker serve them.
+        `params` is for all prompts, or one for each. `model` "" lets any worker serve them. Requests that are not
+        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far.
 
         Raises:
             InvalidRequestError: no prompts, or one that cannot be run; names its place. Nothing is submitted.
@@ -49,13 +51,15 @@ class Client:
         if isinstance(prompts, str):
             raise InvalidRequestError("prompts must be a list of prompts, not one string: submit([prompt])")
         requests = as_requests(prompts, params)
-        feed = self.open_job(model=model, priority=priority)
+        feed = self.open_job(model=model, priority=priority, deadline=deadline)
         feed.add_and_seal(requests)
         return Job(self.store, feed.job_id)
 
-    def open_job(self, *, model: str = "", priority: int = 0) -> JobFeed:
+    def open_job(self, *, model: str = "", priority: int = 0, deadline: float | None = None) -> JobFeed:
         """A new job to which requests are added bit by bit; seal it at the end."""
-        return JobFeed(self.store.ledger, str(uuid.uuid4()), model, priority)
+        if deadline is not None and deadline <= 0:
+            raise InvalidRequestError(f"deadline must be above 0 seconds, not {deadline:g}")
+        return JobFeed(self.store.ledger, str(uuid.uuid4()), model, priority=priority, deadline_s=deadline)
 
     def job(self, job_id: str) -> Job:
         """A handle on a job submitted earlier, by any process."""

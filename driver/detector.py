@@ -1,13 +1,15 @@
 """Who is alive: verdicts on worker sessions from their heartbeats. Pure.
 
-Alive, then suspect after some missed beats (gets no new work), then dead after the timeout (is recovered from).
+Alive; suspect after some missed beats (gets no new work); dead after the timeout, or when its end was reported; hung
+when it beats with work in hand and its engine makes no step. The dead and the hung are recovered from.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from broker.sessions import Session
+from broker.messages import WorkerState
+from broker.records import Session
 
 
 class Verdict(StrEnum):
@@ -15,21 +17,25 @@ class Verdict(StrEnum):
 
     ALIVE = "alive"
     SUSPECT = "suspect"
+    HUNG = "hung"
     DEAD = "dead"
 
 
 class DetectorLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When silence means trouble; durations in seconds."""
+    """When silence means trouble; durations in seconds, the threshold in beats."""
 
-    heartbeat_interval: float
-    heartbeat_timeout: float
-    failure_threshold: int
+    heartbeat_interval: float = 1.0
+    heartbeat_timeout: float = 10.0
+    failure_threshold: int = 3
+    stall_timeout: float = 60.0
 
 
 def judge(session: Session, limits: DetectorLimits) -> Verdict:
-    """The verdict on one session, by the age of its last beat or by what was reported of it."""
-    if session.state == "dead" or session.beat_age_s > limits.heartbeat_timeout:
+    """The verdict on one session, by the age of its last beat, its progress, or what was reported of it."""
+    if session.state == WorkerState.DEAD or session.beat_age_s > limits.heartbeat_timeout:
         return Verdict.DEAD
     if session.beat_age_s > limits.failure_threshold * limits.heartbeat_interval:
         return Verdict.SUSPECT
+    if session.running + session.waiting > 0 and session.stalled_s > limits.stall_timeout:
+        return Verdict.HUNG
     return Verdict.ALIVE

@@ -197,8 +197,8 @@ class Driver:
             try:
                 self._workers.check()
             except WorkerStartError as error:
-                logger.error("a worker could not start: %s", error)
                 self._failure = error
+                logger.error("a worker could not start: %s", error)  # noqa: TRY400 - the reason, not our stack
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from broker.ledger import Ledger
 from broker.messages import Request
+from broker.patience import Patience
 
 RUN_REQUESTS = 256
 RUN_BYTES = 1 << 20  # estimated
@@ -12,10 +13,22 @@ RUN_BYTES = 1 << 20  # estimated
 class JobFeed:
     """An open job that takes requests until it is sealed. Every run is in the ledger when the call returns."""
 
-    def __init__(self, ledger: Ledger, job_id: str, model: str, priority: int = 0) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        job_id: str,
+        model: str,
+        *,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        insist: Patience | None = None,
+    ) -> None:
+        """`insist` waits out an outage of Redis; without it, the first error is raised."""
         self._ledger = ledger
         self._model = model
         self._priority = priority
+        self._deadline_s = deadline_s
+        self._insist = insist or Patience(limit_s=0.0)
         self.job_id = job_id
         self.submitted = 0
 
@@ -44,7 +57,17 @@ class JobFeed:
         self._send((), last=False)
 
     def _send(self, run: Sequence[Request], *, last: bool) -> None:
-        self._ledger.submit(self.job_id, self._model, run, offset=self.submitted, last=last, priority=self._priority)
+        self._insist(
+            lambda: self._ledger.submit(
+                self.job_id,
+                self._model,
+                run,
+                offset=self.submitted,
+                last=last,
+                priority=self._priority,
+                deadline_s=self._deadline_s,
+            )
+        )
         self.submitted += len(run)
 
 

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 import msgspec
 
 from broker.errors import StokerError
-from broker.messages import JobState, Output, failed_output
-from broker.results import START, OutputStream
+from broker.messages import JobState, Output
+from broker.patience import Patience
+from broker.results import START
 from broker.store import Store
 from driver.availability import obstacle
+from driver.ending import end_pending
 from driver.errors import NotFinishedError
 
 logger = logging.getLogger("stoker")
 
 QUIET_S = 2.0  # after so long without an output, look for the reason
-CANCEL_PAGE = 512
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,7 @@ class Job:
         Raises:
             JobNotFoundError: no such job, or its results have expired.
         """
-        return self._store.ledger.job(self.id).state
+        return self._store.queries.job(self.id).state
 
     def progress(self) -> Progress:
         """How far the job is, from the ledger.
@@ -58,9 +59,9 @@ class Job:
         Raises:
             JobNotFoundError: no such job, or its results have expired.
         """
-        record = self._store.ledger.job(self.id)
-        pending = self._store.ledger.pending_count(self.id)
-        end_ms = record.finished_ms or self._store.ledger.server_time_ms()
+        record = self._store.queries.job(self.id)
+        pending = self._store.queries.pending_count(self.id)
+        end_ms = record.finished_ms or self._store.queries.server_time_ms()
         elapsed_s = max(end_ms - record.created_ms, 1) / 1000
         left = record.submitted - record.done
         return Progress(
@@ -78,30 +79,33 @@ class Job:
     def as_completed(self, timeout: float | None = None) -> Iterator[Output]:
         """Every output, in the order in which they finish, each as soon as it does.
 
-        While nothing comes, a warning on the `stoker` logger says why (no driver, no worker for the model).
+        While nothing comes, a warning on the `stoker` logger says why: no driver, no worker for the model, no Redis.
 
         Raises:
             JobNotFoundError: no such job, or its results have expired.
+            BrokerUnavailableError: Redis does not answer at the start, or not within `timeout` seconds.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
+        insist = Patience(timeout)
         stream = self._store.outputs(self.id, START)
-        record = self._store.ledger.job(self.id)
-        seen = 0
+        record = self._store.queries.job(self.id)
         watch = _SilenceWatch(self._store, record.model)
+        seen = 0
         while True:
-            outputs = stream.read(_wait_s(deadline_s))
+            outputs = insist(lambda: stream.read(_wait_s(deadline_s)))
             yield from outputs
             seen += len(outputs)
-            if outputs:
-                watch.heard()
-            if record.state == JobState.OPEN or seen >= record.submitted or not outputs:
-                record = self._store.ledger.job(self.id)
-            if record.state != JobState.OPEN and (seen >= record.submitted or self._is_drained(stream)):
+            if not outputs or seen >= record.submitted:
+                record = insist(lambda: self._store.queries.job(self.id))
+            if record.state == JobState.DONE and (seen >= record.submitted or not insist(stream.has_more)):
                 return
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 raise NotFinishedError(self._late(timeout or 0.0, record.model))
-            watch.check()
+            if outputs:
+                watch.heard()
+            else:
+                insist(watch.check)
 
     def get(self, timeout: float | None = None) -> list[Output]:
         """All outputs, in request order; waits for the job to be done.
@@ -112,7 +116,7 @@ class Job:
             StokerError: some outputs were consumed and trimmed by another reader.
         """
         outputs = sorted(self.as_completed(timeout), key=lambda output: output.index)
-        total = self._store.ledger.job(self.id).submitted
+        total = self._store.queries.job(self.id).submitted
         if len(outputs) < total:
             raise StokerError(
                 f"job {self.id}: {total - len(outputs)} of {total} outputs were trimmed by another reader"
@@ -127,14 +131,8 @@ class Job:
         """
         if not self._store.ledger.cancel(self.id):
             return False
-        while pending := self._store.ledger.pending(self.id, CANCEL_PAGE):
-            outputs = [failed_output(item.index, "cancelled", "the job was cancelled") for item in pending]
-            self._store.ledger.commit("", self.id, "", outputs)
+        end_pending(self._store, self.id, "cancelled", "the job was cancelled")
         return True
-
-    def _is_drained(self, stream: OutputStream) -> bool:
-        """Whether the job is done and its stream holds nothing more: another reader has trimmed it."""
-        return self._store.ledger.job(self.id).state == JobState.DONE and not stream.has_more()
 
     def _late(self, timeout: float, model: str) -> str:
         progress = self.progress()

@@ -1,74 +1,91 @@
-"""Finishes what a death left half done. Everything here may run twice, or stop at any line, and do no harm."""
+"""Releases what a dead worker held. Everything here may run twice, or stop at any line, and do no harm."""
 
 import logging
 from collections.abc import Sequence
 
-from celery import Celery
-from celery.exceptions import CeleryError
-from kombu.exceptions import KombuError
+import msgspec
 
-from broker.celery_app import send_batch
-from broker.closing import close_job
-from broker.ledger import BatchRecord, JobRecord
-from broker.sessions import Session
+from broker.errors import JobNotFoundError
+from broker.messages import failed_output
+from broker.records import BatchRecord, Cause, QuarantinedRequest, Session
 from broker.store import Store
 from driver.detector import DetectorLimits, Verdict, judge
 
 logger = logging.getLogger(__name__)
 
-UNCLAIMED_AFTER_MS = 5_000  # a message this old that nobody has claimed may be lost; sending it again is harmless
-UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes the job itself, and sooner
-ABANDONED_AFTER_MS = 3_600_000  # an open job whose client has not been heard of for so long is sealed as it is
-
 
 class Recovery:
-    """The leader's repairs."""
+    """The one redeliverer: only the leading driver runs it."""
 
-    def __init__(self, store: Store, app: Celery, limits: DetectorLimits) -> None:
+    def __init__(self, store: Store, limits: DetectorLimits) -> None:
         self._store = store
-        self._app = app
         self._limits = limits
-        self._resent_ms: dict[str, int] = {}
 
-    def bury_dead(self, sessions: Sequence[Session]) -> int:
-        """Release what dead sessions hold, then forget them. Returns requests that are pending again."""
+    def recover(self, sessions: Sequence[Session], *, trust_silence: bool) -> int:
+        """Fence the dead and the hung, release what they hold, forget them. Returns requests pending again.
+
+        Without `trust_silence` nobody is declared dead for missed beats: after an outage of Redis all beats are old.
+        """
         released = 0
         for session in sessions:
-            if judge(session, self._limits) is not Verdict.DEAD:
-                continue
-            if session.state != "dead":
-                reason = f"no heartbeat for {session.beat_age_s:.1f} s"
-                if not self._store.sessions.expire(session.id, reason, session.beat_ms):
-                    continue  # it has beaten since
-            for batch in self._store.ledger.batches(session.id):
-                released += self._store.ledger.release(batch, count_attempt=True)
-            self._store.sessions.forget(session)
+            dead = self._fence(session, trust_silence=trust_silence)
+            if dead is not None:
+                released += self._bury(dead)
         return released
 
-    def resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
-        """Send again what was assigned but never claimed: the driver died before sending, or the message was lost."""
-        for session in sessions:
-            for batch in self._store.ledger.batches(session.id) if session.batches else ():
-                if self._is_overdue(batch, now_ms):
-                    self._resent_ms[batch.id] = now_ms
-                    send_batch(self._app, session.worker, batch.id, batch.job)
-        self._resent_ms = {key: at for key, at in self._resent_ms.items() if now_ms - at < 10 * UNCLAIMED_AFTER_MS}
+    def _fence(self, session: Session, *, trust_silence: bool) -> Session | None:
+        """The session if it is dead, declaring it so where that is due; None when it lives."""
+        if session.state == "dead":
+            return session
+        verdict = judge(session, self._limits)
+        if verdict is Verdict.HUNG:
+            cause, reason = Cause.HUNG, f"no engine step for {session.stalled_s:.0f} s with work in hand"
+        elif verdict is Verdict.DEAD and trust_silence:
+            cause, reason = Cause.LOST, f"no heartbeat for {session.beat_age_s:.1f} s"
+        else:
+            return None
+        if not self._store.sessions.expire(session.id, cause, reason, session.beat_ms):
+            return None  # it has beaten, or was declared dead, since
+        logger.warning("%s is %s: %s", session.worker, cause, reason)
+        return msgspec.structs.replace(session, state="dead", cause=cause, reason=reason)
 
-    def close_complete(self, now_ms: int) -> None:
-        """Store the results of complete jobs whose worker died before it could."""
-        for job_id, completed_ms in self._store.ledger.closing_jobs():
-            if now_ms - completed_ms >= UNCLOSED_AFTER_MS:
-                try:
-                    close_job(self._app, self._store, job_id)
-                except (CeleryError, KombuError) as error:
-                    logger.warning("could not close job %s: %s", job_id, error)
+    def _bury(self, session: Session) -> int:
+        blamed = session.cause in (Cause.CRASHED, Cause.HUNG)
+        released = 0
+        for batch in self._store.queries.batches(session.id):
+            if blamed:
+                self._quarantine_culprit(session, batch)
+            released += self._store.ledger.release_batch(batch, count_attempt=blamed)
+        if not self._store.sessions.forget(session):
+            logger.info("%s still holds batches", session.worker)
+        if released:
+            logger.warning("%s: %d requests are pending again (%s)", session.worker, released, session.reason)
+        return released
 
-    def seal_abandoned(self, jobs: Sequence[JobRecord], now_ms: int) -> None:
-        """End jobs whose client vanished while it was still submitting."""
-        for job in jobs:
-            if job.state == "open" and now_ms - job.touched_ms > ABANDONED_AFTER_MS:
-                self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
-
-    def _is_overdue(self, batch: BatchRecord, now_ms: int) -> bool:
-        since_ms = max(batch.assigned_ms, self._resent_ms.get(batch.id, 0))
-        return batch.state == "assigned" and now_ms - since_ms >= UNCLAIMED_AFTER_MS
+    def _quarantine_culprit(self, session: Session, batch: BatchRecord) -> None:
+        """Give up a request that was alone with its worker when that died, and has no attempt left."""
+        indices = self._store.queries.batch_indices(batch.id)
+        if not batch.isolated or batch.state != "claimed" or len(indices) != 1:
+            return
+        index = indices[0]
+        deaths = self._store.queries.attempts(batch.job, index) + 1
+        request = self._store.queries.request(batch.job, index)
+        if deaths < self._store.settings.max_attempts or request is None:
+            return
+        reason = f"its worker died {deaths} times while running it, the last time alone: {session.reason}"
+        try:
+            model = self._store.queries.job(batch.job).model
+            entry = QuarantinedRequest(
+                job_id=batch.job,
+                index=index,
+                model=model,
+                request=request,
+                reason=reason,
+                at_ms=self._store.queries.server_time_ms(),
+            )
+            self._store.ledger.quarantine(entry)
+            output = failed_output(index, "worker_crash", reason, worker_id=session.worker)
+            self._store.ledger.commit(batch.id, batch.job, batch.session, [output])
+            logger.warning("job %s request %d is quarantined: %s", batch.job, index, reason)
+        except JobNotFoundError:
+            logger.info("job %s is gone", batch.job)

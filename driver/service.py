@@ -5,15 +5,17 @@ import threading
 import uuid
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from broker.celery_app import create_app, send_batch
 from broker.clock import Clock
 from broker.errors import BrokerUnavailableError
 from broker.ledger import NotLeaderError
-from broker.sessions import Session
+from broker.records import JobRecord, Session
 from broker.store import Store
 from driver.detector import DetectorLimits
 from driver.observe import observe, worker_views
+from driver.reconcile import Reconciler
 from driver.recovery import Recovery
 from driver.scheduler import BatchLimits, schedule
 from driver.settings import DriverSettings
@@ -35,14 +37,21 @@ class DriverService:
         self._clock = clock
         self._app: Celery = create_app(store.settings)
         self._leadership = store.leadership(uuid.uuid4().hex, LEASE_S)
-        self._limits = BatchLimits(requests=settings.batch_size, tokens=settings.batch_tokens)
+        self._limits = BatchLimits(
+            requests=settings.batch_size,
+            tokens=settings.batch_tokens,
+            max_attempts=store.settings.max_attempts,
+        )
         self._detector = DetectorLimits(
             heartbeat_interval=store.settings.heartbeat_interval,
             heartbeat_timeout=store.settings.heartbeat_timeout,
             failure_threshold=settings.failure_threshold,
+            stall_timeout=settings.stall_timeout,
         )
-        self._recovery = Recovery(store, self._app, self._detector)
-        self._reconciled_s = float("-inf")
+        self._recovery = Recovery(store, self._detector)
+        self._reconciler = Reconciler(store, self._app)
+        self._reconcile_at_s = float("-inf")
+        self._trust_silence_at_s = float("-inf")
         self._stopped = threading.Event()
         self.leads = False
 
@@ -51,10 +60,11 @@ class DriverService:
         while not self._stopped.is_set():
             try:
                 self.tick()
-                self._store.ledger.wait_for_change(self._settings.schedule_interval)
+                self._store.queries.wait_for_change(self._settings.schedule_interval)
                 self._stopped.wait(MIN_TICK_GAP_S)
-            except BrokerUnavailableError as error:
+            except (BrokerUnavailableError, OperationalError) as error:
                 logger.warning("driver waits: %s", error)
+                self._forgive_silence()
                 self._stopped.wait(OUTAGE_PAUSE_S)
         self._resign()
 
@@ -75,34 +85,52 @@ class DriverService:
             return 0
 
     def _lead(self) -> int:
+        now_ms = self._store.queries.server_time_ms()
         sessions = self._store.sessions.table()
-        if self._recovery.bury_dead(sessions):
+        jobs = self._store.queries.open_jobs()
+        self._reconciler.end_stopped(jobs, now_ms)
+        if self._is_reconciling_due():
+            self._mind_restarts()
+            self._reconciler.reconcile(sessions, jobs, now_ms)
+        if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):
             sessions = self._store.sessions.table()
-        jobs = self._store.ledger.open_jobs()
-        self._reconcile(sessions)
-        workers = worker_views(sessions, self._detector)
-        assignments = schedule(observe(self._store.ledger, jobs, workers), self._limits) if jobs and workers else ()
-        return sum(self._dispatch(assignment) for assignment in assignments)
+        return self._schedule(sessions, jobs, now_ms)
 
-    def _reconcile(self, sessions: list[Session]) -> None:
-        now_s = self._clock.now_s()
-        if now_s - self._reconciled_s < self._settings.detection_interval:
-            return
-        self._reconciled_s = now_s
-        now_ms = self._store.ledger.server_time_ms()
-        self._recovery.resend_lost(sessions, now_ms)
-        self._recovery.close_complete(now_ms)
-        self._recovery.seal_abandoned(self._store.ledger.open_jobs(), now_ms)
+    def _schedule(self, sessions: list[Session], jobs: list[JobRecord], now_ms: int) -> int:
+        workers = worker_views(sessions, self._detector)
+        if not jobs or not workers:
+            return 0
+        snapshot = observe(self._store.queries, jobs, workers, now_ms)
+        return sum(self._dispatch(assignment) for assignment in schedule(snapshot, self._limits))
 
     def _dispatch(self, assignment: Assignment) -> bool:
         batch_id = str(uuid.uuid4())
         assigned = self._store.ledger.assign(
-            self._leadership.token, assignment.session_id, batch_id, assignment.job_id, assignment.indices
+            self._leadership.token,
+            assignment.session_id,
+            batch_id,
+            assignment.job_id,
+            assignment.indices,
+            isolated=assignment.isolated,
         )
         # Dying here leaves a batch that nobody claims; the next leader sends its message again.
         if assigned:
             send_batch(self._app, assignment.worker, batch_id, assignment.job_id)
         return assigned > 0
+
+    def _is_reconciling_due(self) -> bool:
+        if self._clock.now_s() < self._reconcile_at_s:
+            return False
+        self._reconcile_at_s = self._clock.now_s() + self._settings.detection_interval
+        return True
+
+    def _mind_restarts(self) -> None:
+        """After a restart of Redis every beat looks old, though all workers may be well."""
+        if self._store.queries.uptime_s() < self._store.settings.heartbeat_timeout:
+            self._forgive_silence()
+
+    def _forgive_silence(self) -> None:
+        self._trust_silence_at_s = self._clock.now_s() + self._store.settings.heartbeat_timeout
 
     def _resign(self) -> None:
         try:

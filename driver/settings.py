@@ -31,13 +31,14 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_tokens: int = 16_384  # estimated prompt tokens plus max_tokens of a batch
     worker_monitor_interval: float = 5.0
     detection_interval: float = 1.0
+    stall_timeout: float = 60.0  # a worker with work in hand and no engine step for so long hangs
     failure_threshold: int = 3  # missed heartbeats before a worker is suspect
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""
         problems = [
             f"{name}={getattr(self, name):g} must be above 0"
-            for name in ("schedule_interval", "worker_monitor_interval", "detection_interval")
+            for name in ("schedule_interval", "worker_monitor_interval", "detection_interval", "stall_timeout")
             if not getattr(self, name) > 0
         ]
         problems += [

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from broker.ledger import PendingRequest
+from broker.records import PendingRequest
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +14,28 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     free_slots: int
     free_tokens: int
     free_batches: int
+    in_hand: int = 0  # requests
+    isolated: bool = False  # runs suspects, and nothing else
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the worker can take one more batch."""
+        return not self.isolated and self.free_slots > 0 and self.free_batches > 0 and self.free_tokens > 0
+
+    def serves(self, model: str) -> bool:
+        """Whether the worker serves this model ("" for any)."""
+        return model in ("", self.model)
+
+    def with_batch(self, requests: int, tokens: int, *, isolated: bool = False) -> "WorkerView":
+        """The worker with one more batch of this size in hand."""
+        return msgspec.structs.replace(
+            self,
+            free_slots=self.free_slots - requests,
+            free_tokens=self.free_tokens - tokens,
+            free_batches=self.free_batches - 1,
+            in_hand=self.in_hand + requests,
+            isolated=isolated,
+        )
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,4 +60,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     job_id: str
     indices: tuple[int, ...]
-    tokens: int
+    isolated: bool = False
+
+
+def assignment(worker: WorkerView, job_id: str, batch: tuple[PendingRequest, ...], *, isolated: bool) -> Assignment:
+    """The decision to give a batch of a job's requests to a worker."""
+    return Assignment(
+        session_id=worker.session_id,
+        worker=worker.worker,
+        job_id=job_id,
+        indices=tuple(request.index for request in batch),
+        isolated=isolated,
+    )

@@ -11,8 +11,9 @@ from broker.errors import ConfigurationError, StokerError
 from broker.settings import load_broker_settings
 from broker.store import Store
 from gpu_worker.device import candidates
+from gpu_worker.exits import EXIT_CONFIGURATION
 from gpu_worker.settings import load_worker_settings
-from gpu_worker.supervisor import EXIT_CONFIGURATION, EXIT_GIVEN_UP, Supervisor
+from gpu_worker.supervisor import EXIT_GIVEN_UP, Supervisor
 from gpu_worker.telemetry import count_gpus
 
 
@@ -33,7 +34,7 @@ def _run() -> int:
     store = Store(load_broker_settings()).check()
     supervisor = Supervisor(store, settings, SystemClock(), os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.stop())
+        signal.signal(number, lambda _number, _frame: supervisor.stop())
     lifeline.watch(os.environ, supervisor.stop)
     try:
         return supervisor.run(candidates(settings.device, settings.worker_name, count_gpus()))

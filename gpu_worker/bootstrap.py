@@ -25,7 +25,8 @@ from broker.store import Store
 from gpu_worker import tasks
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.catalog import create_engine
-from gpu_worker.runtime import EXIT_CONFIGURATION, Runtime
+from gpu_worker.exits import EXIT_CONFIGURATION, end_process
+from gpu_worker.runtime import Runtime
 from gpu_worker.settings import WorkerSettings, load_worker_settings
 from gpu_worker.telemetry import open_telemetry
 
@@ -63,6 +64,7 @@ class WorkerProcess:
         self._broker = broker
         self._settings = settings
         self._first_session_id = session_id
+        self._main_pid = os.getpid()
 
     def on_init(self, **_: Any) -> None:
         """Open a session and load the engine. An error of ours ends the process with a line that says what to do."""
@@ -71,9 +73,7 @@ class WorkerProcess:
             tasks.runtimes[:] = [runtime]
             runtime.start()
         except StokerError as error:
-            logger.error("%s", error)
-            logging.shutdown()
-            os._exit(1 if error.retryable else EXIT_CONFIGURATION)
+            end_process(1 if error.retryable else EXIT_CONFIGURATION, str(error))
 
     def on_shutdown(self, **_: Any) -> None:
         """End the session; whatever it still holds is given back."""
@@ -96,7 +96,7 @@ class WorkerProcess:
         fields = {"host": socket.gethostname(), "pid": os.getpid(), "device": settings.device}
         store.sessions.open(session_id, settings.worker_name, os.environ.get(INSTANCE, session_id), fields)
         gpus = _gpus(settings)
-        return Runtime(store, settings, session_id, settings.worker_name, open_telemetry(gpus), self._load_engine)
+        return Runtime(store, settings, session_id, self._main_pid, open_telemetry(gpus), self._load_engine)
 
     def _load_engine(self) -> Engine:
         return create_engine(self._settings)

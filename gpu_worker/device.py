@@ -19,9 +19,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...] = ()
 
     @property
-    def torch_device(self) -> str:
-        """The device as the worker's own process sees it."""
-        return "cuda:0" if self.gpus else "cpu"
+    def device(self) -> str:
+        """The device as settings and people name it."""
+        return f"cuda:{','.join(map(str, self.gpus))}" if self.gpus else "cpu"
 
     def environment(self) -> dict[str, str]:
         """Pins the process to its device. Ordering by bus id makes the indices those of NVML and nvidia-smi."""
@@ -43,10 +43,7 @@ def candidates(device: str, name: str, gpu_count: int) -> Iterator[Placement]:
         names = [full_name] if full_name else (f"cpu{i}@{host}" for i in range(MAX_CPU_WORKERS))
         yield from (Placement(name=item) for item in names)
         return
-    if device == "auto":
-        groups = [(index,) for index in range(gpu_count)]
-    else:
-        groups = [_parse(device, gpu_count)]
+    groups = [(index,) for index in range(gpu_count)] if device == "auto" else [_parse(device, gpu_count)]
     for gpus in groups:
         yield Placement(name=full_name or f"gpu{'-'.join(map(str, gpus))}@{host}", gpus=gpus)
 

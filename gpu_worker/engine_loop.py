@@ -1,52 +1,43 @@
-"""The one thread that steps the engine, and the hand-over of completions to the batches that wait for them."""
+"""The one thread that steps the engine, and hands what it says to the batches that wait for it."""
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from broker.messages import Output, Request
+import msgspec
+
+from broker.records import ClaimedRequest
 from gpu_worker.engine.base import Completion, Engine
+from gpu_worker.inbox import Inbox
 
 logger = logging.getLogger(__name__)
 
 STEP_S = 0.05
+CHECKPOINT_LOOK_S = 0.1
 
 
-class Inbox:
-    """Where one batch waits for its completions."""
-
-    def __init__(self, expected: int) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, Completion] | None] = queue.SimpleQueue()
-        self._missing = expected
-
-    def put(self, index: int, completion: Completion) -> None:
-        """Hand over one completion."""
-        self._queue.put((index, completion))
-
-    def interrupt(self) -> None:
-        """Wake the batch so that it looks around, though nothing has completed."""
-        self._queue.put(None)
-
-    def rounds(self) -> Iterator[list[tuple[int, Completion]]]:
-        """What has completed, several at a time where several wait, until all have; empty after an interrupt."""
-        while self._missing > 0:
-            items = [self._queue.get()]
-            while not self._queue.empty():
-                items.append(self._queue.get())
-            completed = [item for item in items if item is not None]
-            self._missing -= len(completed)
-            yield completed
+class _Waiting(msgspec.Struct, kw_only=True):
+    index: int
+    inbox: Inbox
+    saved: int  # tokens that a checkpoint holds
+    long: bool  # worth checkpoints at all
 
 
 class EngineLoop:
-    """Steps an engine in a thread of its own; any number of batches submit to it."""
+    """Steps an engine in a thread of its own; any number of batches submit to it.
 
-    def __init__(self, engine: Engine, on_death: Callable[[BaseException], None]) -> None:
+    Every `checkpoint_tokens` tokens (0: never) a request's tokens so far go to its batch's inbox, to be saved.
+    """
+
+    def __init__(self, engine: Engine, checkpoint_tokens: int, on_death: Callable[[BaseException], None]) -> None:
         self._engine = engine
+        # Half, as between two looks more tokens come: what is lost stays below the whole.
+        self._checkpoint_tokens = (checkpoint_tokens + 1) // 2
         self._on_death = on_death
         self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[int, Inbox]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._looked_s = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -61,58 +52,56 @@ class EngineLoop:
             self._thread.join()
         self._engine.close()
 
-    def submit(self, batch_id: str, requests: Sequence[tuple[int, Request]]) -> Inbox:
-        """Give a batch's requests to the engine; their completions arrive in the inbox by request index."""
-        inbox = Inbox(len(requests))
-        for index, request in requests:
-            request_id = f"{batch_id}/{index}"
+    def submit(self, batch_id: str, requests: Sequence[ClaimedRequest], inbox: Inbox) -> None:
+        """Give a batch's requests to the engine; the inbox hears of them by request index."""
+        for item in requests:
+            request_id = _request_id(batch_id, item.index)
+            waiting = _Waiting(
+                index=item.index,
+                inbox=inbox,
+                saved=len(item.generated),
+                long=item.request.params.max_tokens - len(item.generated) > self._checkpoint_tokens > 0,
+            )
             with self._lock:
-                self._waiting[request_id] = (index, inbox)
-            self._engine.submit(request_id, request)
-        return inbox
+                self._waiting[request_id] = waiting
+            self._engine.submit(request_id, item.request, generated=item.generated)
 
-    def withdraw(self, batch_id: str) -> None:
-        """Drop what a batch still has in the engine."""
-        prefix = f"{batch_id}/"
+    def withdraw(self, batch_id: str, index: int) -> Completion | None:
+        """Drop a request and free its place. Returns what it had so far; None when it has ended already."""
+        request_id = _request_id(batch_id, index)
         with self._lock:
-            dropped = [request_id for request_id in self._waiting if request_id.startswith(prefix)]
-            for request_id in dropped:
-                del self._waiting[request_id]
-        for request_id in dropped:
-            self._engine.cancel(request_id)
-
-    def interrupt(self) -> None:
-        """Make every waiting batch look around."""
-        with self._lock:
-            inboxes = {id(inbox): inbox for _, inbox in self._waiting.values()}
-        for inbox in inboxes.values():
-            inbox.interrupt()
+            if self._waiting.pop(request_id, None) is None:
+                return None
+        return self._engine.cancel(request_id)
 
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
                 for completion in self._engine.step(STEP_S):
                     self._deliver(completion)
-        except BaseException as error:  # noqa: BLE001 - whatever ends the loop ends the process
+                self._look_for_checkpoints()
+        except BaseException as error:
             self._on_death(error)
 
     def _deliver(self, completion: Completion) -> None:
         with self._lock:
-            place = self._waiting.pop(completion.request_id, None)
-        if place is not None:
-            index, inbox = place
-            inbox.put(index, completion)
+            waiting = self._waiting.pop(completion.request_id, None)
+        if waiting is not None:
+            waiting.inbox.complete(waiting.index, completion)
+
+    def _look_for_checkpoints(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s < CHECKPOINT_LOOK_S:
+            return
+        self._looked_s = now_s
+        with self._lock:
+            long = [(request_id, waiting) for request_id, waiting in self._waiting.items() if waiting.long]
+        for request_id, waiting in long:
+            tokens = self._engine.generated(request_id)
+            if len(tokens) - waiting.saved >= self._checkpoint_tokens:
+                waiting.saved = len(tokens)
+                waiting.inbox.save(waiting.index, tokens)
 
 
-def as_output(index: int, completion: Completion, request: Request, worker: str) -> Output:
-    """An engine's completion as the output of the request with this index."""
-    return Output(
-        index=index,
-        text=completion.text,
-        token_ids=completion.token_ids,
-        finish_reason=completion.finish_reason,
-        usage=completion.usage,
-        error=completion.error,
-        input_ids=completion.input_ids if request.return_input_ids else None,
-        worker_id=worker,
-    )
+def _request_id(batch_id: str, index: int) -> str:
+    return f"{batch_id}/{index}"

@@ -1,113 +1,167 @@
 """Runs one batch: claim it, generate, commit outputs as they finish, finish it.
 
 Killed at any line, nothing is lost: until an output is committed its request belongs to this session's batch, and a
-dead session's batches become pending again.
+dead session's batches become pending again. While Redis is away, generation goes on and outputs are held.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
-from broker.closing import close_job
-from broker.errors import BrokerUnavailableError, JobNotFoundError
-from broker.ledger import BatchRecord, ClaimedBatch
-from broker.messages import Output, Request, failed_output
+import msgspec
 from celery import Celery
 
-from gpu_worker.engine_loop import as_output
+from broker.closing import close_job
+from broker.errors import JobNotFoundError
+from broker.messages import FinishReason, Output, OutputError
+from broker.patience import Patience
+from broker.records import ClaimedBatch, ClaimedRequest
+from gpu_worker.engine.base import Completion
+from gpu_worker.in_hand import Ticket
 from gpu_worker.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-ReplyT = TypeVar("ReplyT")
+ENGINE_ERROR = "engine_error"  # a failure that may be the worker's fault, not the request's
+CANCELLED = OutputError(code="cancelled", message="the job was cancelled")
+DEADLINE_EXCEEDED = OutputError(code="deadline_exceeded", message="the job's deadline passed during generation")
 
-RETRY_S = (0.1, 0.2, 0.5, 1.0)
+insist = Patience()
 
 
 def execute_batch(app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> None:
     """Run a batch if it is this session's and not already in hand; otherwise the message is stale and harmless."""
-    if not runtime.take(batch_id):
+    ticket = runtime.in_hand.take(batch_id, job_id)
+    if ticket is None:
         logger.info("batch %s is already in hand", batch_id)
         return
     try:
         claimed = insist(lambda: runtime.store.ledger.claim(batch_id, job_id, runtime.session_id))
         if claimed is None:
             logger.info("batch %s is not ours any more", batch_id)
-            return
-        _Batch(app, runtime, batch_id, job_id).run(claimed)
+        else:
+            _Execution(app, runtime, ticket, claimed).run()
     finally:
-        runtime.drop(batch_id)
+        runtime.in_hand.drop(ticket)
 
 
-def insist(call: Callable[[], ReplyT]) -> ReplyT:
-    """Call until Redis answers: outputs are held for as long as an outage lasts."""
-    attempt = 0
-    while True:
-        try:
-            return call()
-        except BrokerUnavailableError as error:
-            if attempt == 0:
-                logger.warning("waiting for the broker: %s", error)
-            time.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-            attempt += 1
+class _Execution:
+    """One claimed batch on its way through the engine."""
 
-
-class _Batch:
-    def __init__(self, app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> None:
+    def __init__(self, app: Celery, runtime: Runtime, ticket: Ticket, claimed: ClaimedBatch) -> None:
         self._app = app
         self._runtime = runtime
         self._ledger = runtime.store.ledger
-        self._batch_id = batch_id
-        self._job_id = job_id
+        self._ticket = ticket
+        self._ids = (ticket.batch_id, ticket.job_id, runtime.session_id)
+        self._open = {item.index: item for item in claimed.requests}
+        self._end_s = float("inf") if claimed.deadline_s is None else time.monotonic() + claimed.deadline_s
+        ticket.cancelled = claimed.cancelled
 
-    def run(self, claimed: ClaimedBatch) -> None:
-        if claimed.cancelled:
-            outputs = [self._cancelled(index) for index, _ in claimed.requests]
-            self._commit(outputs)
-        else:
-            self._generate(dict(claimed.requests))
-        insist(lambda: self._ledger.finish(self._batch_id, self._runtime.session_id))
-
-    def _generate(self, requests: dict[int, Request]) -> None:
-        worker = self._runtime.worker
-        inbox = self._runtime.loop.submit(self._batch_id, tuple(requests.items()))
-        for completed in inbox.rounds():
-            self._commit([as_output(index, item, requests[index], worker) for index, item in completed])
-            if self._runtime.drain_is_over:
-                self._give_back()
+    def run(self) -> None:
+        if self._stop_error() is None:
+            self._runtime.loop.submit(self._ticket.batch_id, tuple(self._open.values()), self._ticket.inbox)
+        while self._open:
+            if (error := self._stop_error()) is not None:
+                self._end_rest(error)
+            elif self._runtime.gives_back:
+                self._give_rest_back()
                 return
+            else:
+                self._advance()
+        insist(lambda: self._ledger.finish(self._ticket.batch_id, self._runtime.session_id))
 
-    def _give_back(self) -> None:
-        self._runtime.loop.withdraw(self._batch_id)
-        batches = insist(lambda: self._ledger.batches(self._runtime.session_id))
-        for batch in batches:
-            if batch.id == self._batch_id:
-                self._release(batch)
+    def _stop_error(self) -> OutputError | None:
+        """Why the batch must end before its requests are through; None while it need not."""
+        if self._ticket.cancelled:
+            return CANCELLED
+        return DEADLINE_EXCEEDED if time.monotonic() >= self._end_s else None
 
-    def _release(self, batch: BatchRecord) -> None:
-        released = insist(lambda: self._ledger.release(batch, count_attempt=False))
-        logger.warning("drain: gave %d requests of batch %s back", released, batch.id)
+    def _advance(self) -> None:
+        """Wait for news of the engine and put it into the ledger."""
+        wait_s = self._end_s - time.monotonic()
+        news = self._ticket.inbox.take(None if wait_s == float("inf") else max(wait_s, 0.0))
+        self._commit_completed(news.completed)
+        if news.saved:
+            insist(lambda: self._ledger.checkpoint(*self._ids, news.saved))
 
-    def _cancelled(self, index: int) -> Output:
-        return failed_output(index, "cancelled", "the job was cancelled", worker_id=self._runtime.worker)
+    def _commit_completed(self, completed: Mapping[int, Completion]) -> None:
+        again: list[int] = []
+        outputs: list[Output] = []
+        for index, completion in completed.items():
+            item = self._open.pop(index)
+            if self._should_run_elsewhere(item, completion):
+                again.append(index)
+            else:
+                outputs.append(self._output(item, completion))
+        self._commit(outputs)
+        if again:
+            insist(lambda: self._ledger.release(*self._ids, count_attempt=True, indices=again))
 
-    def _commit(self, outputs: Sequence[Output]) -> None:
-        if not outputs:
+    def _should_run_elsewhere(self, item: ClaimedRequest, completion: Completion) -> bool:
+        """Whether a failure may be this worker's fault, and the request has attempts left."""
+        error = completion.error
+        if error is None:
+            self._runtime.note_success()
+        elif error.code == ENGINE_ERROR:
+            self._runtime.note_failure(error.message)
+            return item.attempts + 1 < self._runtime.store.settings.max_attempts
+        return False
+
+    def _end_rest(self, error: OutputError) -> None:
+        """Give every request that is not through an output with this error and the text so far."""
+        loop, batch_id = self._runtime.loop, self._ticket.batch_id
+        partial = {index: loop.withdraw(batch_id, index) for index in self._open}
+        # What ended just before it could be withdrawn is in the inbox.
+        self._commit_completed(self._ticket.inbox.take(0.0).completed)
+        self._commit(
+            self._ended(index, completion, error) for index, completion in partial.items() if index in self._open
+        )
+        self._open.clear()
+
+    def _give_rest_back(self) -> None:
+        """Save the tokens so far and make the rest pending again, without counting an attempt."""
+        loop, batch_id = self._runtime.loop, self._ticket.batch_id
+        partial = {index: loop.withdraw(batch_id, index) for index in self._open}
+        self._commit_completed(self._ticket.inbox.take(0.0).completed)
+        tokens = {index: item.token_ids for index, item in partial.items() if item and index in self._open}
+        if tokens:
+            insist(lambda: self._ledger.checkpoint(*self._ids, tokens))
+        released = insist(lambda: self._ledger.release(*self._ids, count_attempt=False))
+        logger.warning("gave %d requests of batch %s back", released, batch_id)
+
+    def _ended(self, index: int, completion: Completion | None, error: OutputError) -> Output:
+        empty = Completion(request_id="", finish_reason=FinishReason.ERROR)
+        output = self._output(self._open[index], completion or empty)
+        return msgspec.structs.replace(output, error=error, finish_reason=FinishReason.ERROR)
+
+    def _output(self, item: ClaimedRequest, completion: Completion) -> Output:
+        return Output(
+            index=item.index,
+            text=completion.text,
+            token_ids=completion.token_ids,
+            finish_reason=completion.finish_reason,
+            usage=completion.usage,
+            error=completion.error,
+            input_ids=completion.input_ids if item.request.return_input_ids else None,
+            worker_id=self._runtime.worker,
+        )
+
+    def _commit(self, outputs: Iterable[Output]) -> None:
+        ready = list(outputs)
+        if not ready:
             return
         try:
-            result = insist(
-                lambda: self._ledger.commit(self._batch_id, self._job_id, self._runtime.session_id, outputs)
-            )
+            result = insist(lambda: self._ledger.commit(*self._ids, ready))
         except JobNotFoundError:
-            logger.info("job %s is gone; %d outputs dropped", self._job_id, len(outputs))
+            logger.info("job %s is gone; %d outputs dropped", self._ticket.job_id, len(ready))
             return
         if result.job_done:
             self._close_job()
 
     def _close_job(self) -> None:
         try:
-            close_job(self._app, self._runtime.store, self._job_id)
+            close_job(self._app, self._runtime.store, self._ticket.job_id)
         except Exception:
             # The driver finds the job in `closing` and does it again.
-            logger.exception("could not close job %s", self._job_id)
+            logger.exception("could not close job %s", self._ticket.job_id)

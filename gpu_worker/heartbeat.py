@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable
 
 from broker.errors import BrokerUnavailableError
-from broker.sessions import BeatReply, Heartbeat, Sessions
+from broker.records import BeatReply, Heartbeat
+from broker.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +52,13 @@ class Heart:
     def step(self) -> None:
         """One beat. An outage is logged once; the next beat tries again."""
         try:
-            reply = self._sessions.beat(self._session_id, self._worker, self._read())
+            self._on_reply(self._sessions.beat(self._session_id, self._worker, self._read()))
         except BrokerUnavailableError as error:
             if self._broker_up:
                 logger.warning("no heartbeat: %s", error)
             self._broker_up = False
             return
         self._broker_up = True
-        self._on_reply(reply)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -9,52 +9,50 @@ from collections.abc import Callable
 
 from broker.errors import BrokerUnavailableError
 from broker.messages import WorkerState
-from broker.sessions import BeatReply, Heartbeat
+from broker.records import BeatReply, Cause, Heartbeat
 from broker.store import Store
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine_loop import EngineLoop
+from gpu_worker.exits import EXIT_ENGINE, EXIT_FENCED, end_process
 from gpu_worker.heartbeat import Heart
+from gpu_worker.in_hand import InHand
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h: starting again would fail again
-EXIT_FENCED = 75  # EX_TEMPFAIL: the session was declared dead; a new one may start
-EXIT_ENGINE = 70  # EX_SOFTWARE: the engine is lost
-
 
 class Runtime:
-    """One session of a worker. `start` loads the engine and returns when it is ready; `stop` gives everything back."""
+    """One session of a worker. `start` loads the engine and returns when it is ready; `stop` gives everything back.
+
+    `main_pid` is the process that Celery's signals go to; with a prefork pool that is not this one.
+    """
 
     def __init__(
         self,
         store: Store,
         settings: WorkerSettings,
         session_id: str,
-        worker: str,
+        main_pid: int,
         telemetry: Telemetry,
         load_engine: Callable[[], Engine],
     ) -> None:
         self.store = store
         self.settings = settings
         self.session_id = session_id
-        self.worker = worker
+        self.worker = settings.worker_name
+        self.in_hand = InHand()
+        self._main_pid = main_pid
         self._telemetry = telemetry
         self._load_engine = load_engine
         self._engine: Engine | None = None
         self._loop: EngineLoop | None = None
         self._state = WorkerState.LOADING
+        self._reason = ""
+        self._failures_in_row = 0
         self._drain_until_s = float("inf")
-        self._in_hand: set[str] = set()
-        self._lock = threading.Lock()
         self._heart = Heart(
-            store.sessions,
-            session_id,
-            worker,
-            store.settings.heartbeat_interval,
-            self._report,
-            self._on_reply,
+            store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, self._on_reply
         )
 
     @property
@@ -69,9 +67,9 @@ class Runtime:
         return self._loop is not None
 
     @property
-    def drain_is_over(self) -> bool:
-        """Whether batches must be given back now."""
-        return time.monotonic() >= self._drain_until_s
+    def gives_back(self) -> bool:
+        """Whether batches must be given back now: the drain's time is over, or the worker is set aside."""
+        return self._state is WorkerState.POISONED or time.monotonic() >= self._drain_until_s
 
     def start(self) -> None:
         """Load and warm the engine while already beating, then be ready."""
@@ -79,24 +77,11 @@ class Runtime:
         engine = self._load_engine()
         engine.warm_up()
         self._engine = engine
-        self._loop = EngineLoop(engine, self._on_engine_death)
+        self._loop = EngineLoop(engine, self.settings.checkpoint_tokens, self._on_engine_death)
         self._loop.start()
         if self._state is WorkerState.LOADING:
             self._state = WorkerState.READY
         self._heart.beat_now()
-
-    def take(self, batch_id: str) -> bool:
-        """Mark a batch as in hand; False when it is already: Celery delivers a running task again after a blip."""
-        with self._lock:
-            if batch_id in self._in_hand:
-                return False
-            self._in_hand.add(batch_id)
-            return True
-
-    def drop(self, batch_id: str) -> None:
-        """Mark a batch as no longer in hand."""
-        with self._lock:
-            self._in_hand.discard(batch_id)
 
     def drain(self) -> None:
         """Take no new batches; give back what is not finished within `drain_timeout`. Safe in a signal handler."""
@@ -105,9 +90,27 @@ class Runtime:
         self._state = WorkerState.DRAINING
         self._drain_until_s = time.monotonic() + self.settings.drain_timeout
         self._heart.beat_now()
-        timer = threading.Timer(self.settings.drain_timeout, self.loop.interrupt)
-        timer.daemon = True
-        timer.start()
+        _call_later(self.settings.drain_timeout, self.in_hand.wake_all)
+
+    def note_success(self) -> None:
+        """The engine has generated for a request."""
+        self._failures_in_row = 0
+
+    def note_failure(self, message: str) -> None:
+        """The engine has failed a request; after `failure_limit` in a row the worker is set aside.
+
+        A broken GPU fails everything at once, and so would drain the queue faster than its healthy neighbours. The
+        process ends after `poison_pause`, and a fresh one may be well.
+        """
+        self._failures_in_row += 1
+        if self._failures_in_row < self.settings.failure_limit or self._state is WorkerState.POISONED:
+            return
+        self._state = WorkerState.POISONED
+        self._reason = f"failed {self._failures_in_row} requests in a row, the last with: {message}"
+        logger.error("set aside: %s", self._reason)
+        self._heart.beat_now()
+        self.in_hand.wake_all()
+        _call_later(self.settings.poison_pause, lambda: end_process(EXIT_ENGINE, f"set aside: {self._reason}"))
 
     def stop(self) -> None:
         """End the session cleanly: whatever it holds is pending again, without counting an attempt."""
@@ -115,9 +118,9 @@ class Runtime:
             self._loop.stop()
         self._heart.stop()
         try:
-            for batch in self.store.ledger.batches(self.session_id):
-                self.store.ledger.release(batch, count_attempt=False)
-            self.store.sessions.expire(self.session_id, "stopped")
+            for batch in self.store.queries.batches(self.session_id):
+                self.store.ledger.release_batch(batch, count_attempt=False)
+            self.store.sessions.expire(self.session_id, Cause.STOPPED, "stopped")
         except BrokerUnavailableError as error:
             # The lease runs out by itself; the driver then does the same.
             logger.warning("could not end the session: %s", error)
@@ -125,14 +128,14 @@ class Runtime:
 
     def _report(self) -> Heartbeat:
         settings = self.settings
-        beat = Heartbeat(state=self._state, model=settings.served_model, telemetry=self._telemetry.read())
         if self._engine is None:
-            return beat
+            return Heartbeat(state=self._state, model=settings.served_model, telemetry=self._telemetry.read())
         capacity, load = self._engine.capacity, self._engine.load
         return Heartbeat(
-            state=beat.state,
-            model=beat.model,
-            telemetry=beat.telemetry,
+            state=self._state,
+            reason=self._reason,
+            model=settings.served_model,
+            telemetry=self._telemetry.read(),
             max_batches=settings.concurrency,
             slots=capacity.slots,
             kv_tokens=capacity.kv_tokens,
@@ -145,18 +148,25 @@ class Runtime:
 
     def _on_reply(self, reply: BeatReply) -> None:
         if reply is BeatReply.FENCED:
-            _die(EXIT_FENCED, "this session was declared dead; its work is elsewhere now")
+            end_process(EXIT_FENCED, "this session was declared dead; its work is elsewhere now")
         if reply is BeatReply.DRAIN and self._state is WorkerState.READY:
             logger.warning("asked to drain")
-            os.kill(os.getpid(), signal.SIGTERM)
+            self.drain()
+            os.kill(self._main_pid, signal.SIGTERM)
+        self._look_for_cancelled_jobs()
+
+    def _look_for_cancelled_jobs(self) -> None:
+        job_ids = self.in_hand.job_ids()
+        if job_ids:
+            cancelled = zip(job_ids, self.store.queries.cancelled(job_ids), strict=True)
+            self.in_hand.cancel_jobs({job_id for job_id, is_cancelled in cancelled if is_cancelled})
 
     def _on_engine_death(self, error: BaseException) -> None:
         logger.error("the engine is lost", exc_info=error)
-        _die(EXIT_ENGINE, f"the engine is lost: {type(error).__name__}: {error}")
+        end_process(EXIT_ENGINE, f"the engine is lost: {type(error).__name__}: {error}")
 
 
-def _die(code: int, reason: str) -> None:
-    """End the process at once: nothing that it still holds may be waited for."""
-    logger.error("%s", reason)
-    logging.shutdown()
-    os._exit(code)
+def _call_later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()

@@ -35,10 +35,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int = 0
     cache_dir: str = ""
     drain_timeout: float = 30.0
+    checkpoint_tokens: int = 64  # a death costs at most so many tokens a request; 0 saves none
+    failure_limit: int = 3  # engine failures in a row before the worker is set aside
+    poison_pause: float = 30.0  # how long it stays set aside before it is restarted
     max_restarts: int = 5  # crashes in a row before the supervisor gives up
     restart_backoff: float = 0.5  # before the first restart; doubles with each crash in a row
     simulated_tokens_per_s: float = 0.0  # per request; 0: as fast as it goes
     simulated_load_s: float = 0.0
+    simulated_slots: int = 32
     simulated_faults: bool = False
     log_level: str = "WARNING"
 
@@ -54,12 +58,29 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
             if value not in choices
         ]
-        for name, least in (("max_batches", 1), ("slots", 0), ("kv_tokens", 0), ("max_restarts", 0)):
-            if getattr(self, name) < least:
-                problems.append(f"{name}={getattr(self, name)} must be at least {least}")
-        for name in ("drain_timeout", "restart_backoff", "simulated_tokens_per_s", "simulated_load_s"):
-            if getattr(self, name) < 0:
-                problems.append(f"{name}={getattr(self, name):g} must not be negative")
+        problems += [
+            f"{name}={getattr(self, name)} must be at least {least}"
+            for name, least in (
+                ("max_batches", 1),
+                ("slots", 0),
+                ("kv_tokens", 0),
+                ("max_restarts", 0),
+                ("checkpoint_tokens", 0),
+                ("failure_limit", 1),
+            )
+            if getattr(self, name) < least
+        ]
+        problems += [
+            f"{name}={getattr(self, name):g} must not be negative"
+            for name in (
+                "poison_pause",
+                "drain_timeout",
+                "restart_backoff",
+                "simulated_tokens_per_s",
+                "simulated_load_s",
+            )
+            if getattr(self, name) < 0
+        ]
         if not self.model:
             problems.append("model must not be empty")
         if problems:

@@ -1,34 +1,35 @@
 """Keeps one worker process alive on one device: pins the device, starts the process, reports its death, restarts it.
 
 The supervisor never imports torch or Celery. It sees its child end at once, so recovery of a crash need not wait for a
-heartbeat to be missed.
+heartbeat to be missed; and it kills a child whose session was declared dead and that does not end by itself.
 """
 
 import contextlib
 import logging
 import os
-import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.clock import Clock
-from broker.environment import PREFIX
 from broker.errors import BrokerUnavailableError, WorkerNameTakenError
-from broker.lifeline import Lifeline
+from broker.messages import WorkerState
+from broker.records import Cause
 from broker.store import Store
+from gpu_worker.child import Child
 from gpu_worker.device import Placement
+from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_FENCED, describe_exit
 from gpu_worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 EXIT_GIVEN_UP = 1
-EXIT_CONFIGURATION = 78  # see runtime: the child says that starting again would fail again
 BACKOFF_LIMIT_S = 30.0
 HEALTHY_AFTER_S = 60.0  # a child that lived this long ends a row of crashes
 KILL_GRACE_S = 10.0  # beyond drain_timeout
+FENCED_GRACE_S = 3.0  # for a child to see by itself that it is declared dead
+WATCH_S = 1.0
+POLL_S = 0.1
 RESERVE_RETRY_S = 0.5
 
 
@@ -42,14 +43,14 @@ class Supervisor:
         self._environ = environ
         self._instance = uuid.uuid4().hex
         self._stopping = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
+        self._crashes = 0
 
     def stop(self) -> None:
         """Ask the worker to finish what it has and end. Safe in a signal handler."""
         self._stopping.set()
-        child = self._child
-        if child is not None:
-            child.terminate()
+        if self._child is not None:
+            self._child.terminate()
 
     def run(self, placements: Iterable[Placement]) -> int:
         """Run the worker on the first placement whose name is free. Returns the exit code.
@@ -58,20 +59,17 @@ class Supervisor:
             WorkerNameTakenError: no placement's name is free.
         """
         placement = self._reserve(list(placements))
-        crashes = 0
         while not self._stopping.is_set():
             started_s = self._clock.now_s()
-            code = self._run_child(placement)
+            child = self._start(placement)
+            code = self._wait(child, placement.name)
             self._report_end(placement.name, code)
-            if code in (0, EXIT_CONFIGURATION) or self._stopping.is_set():
-                return 0 if self._stopping.is_set() else code
-            crashes = 1 if self._clock.now_s() - started_s > HEALTHY_AFTER_S else crashes + 1
-            if crashes > self._settings.max_restarts:
-                logger.error("%s crashed %d times in a row; giving up", placement.name, crashes)
+            if self._stopping.is_set():
+                return 0
+            if code in (0, EXIT_CONFIGURATION):
+                return code
+            if not self._back_off(placement.name, child, code, self._clock.now_s() - started_s):
                 return EXIT_GIVEN_UP
-            delay_s = min(self._settings.restart_backoff * 2 ** (crashes - 1), BACKOFF_LIMIT_S)
-            logger.warning("%s ended with %s; restarting in %.1f s", placement.name, describe_exit(code), delay_s)
-            self._stopping.wait(delay_s)
         return 0
 
     def _reserve(self, placements: list[Placement]) -> Placement:
@@ -85,59 +83,59 @@ class Supervisor:
                     return placement
             if self._clock.now_s() >= give_up_s or self._stopping.is_set():
                 names = ", ".join(placement.name for placement in placements[:4])
-                raise WorkerNameTakenError(f"every device of this host already has a live worker ({names})")
+                raise WorkerNameTakenError(
+                    f"a live worker already has {names}: choose another --name or --device, or stop that worker"
+                )
             self._stopping.wait(RESERVE_RETRY_S)
 
-    def _run_child(self, placement: Placement) -> int:
-        line = Lifeline()
-        environment = {
-            **self._environ,
-            **placement.environment(),
-            **line.environment(),
-            PREFIX + "WORKER_NAME": placement.name,
-            PREFIX + "DEVICE": f"cuda:{','.join(map(str, placement.gpus))}" if placement.gpus else "cpu",
-            PREFIX + "INTERNAL_INSTANCE": self._instance,
-        }
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "gpu_worker.bootstrap"],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=line.fds,
-                start_new_session=True,  # Ctrl-C reaches the supervisor, which drains the child
-            )
-            if self._stopping.is_set():
-                self._child.terminate()
-            return self._wait(self._child)
-        finally:
-            line.close()
+    def _start(self, placement: Placement) -> Child:
+        child = self._child = Child(placement, self._instance, self._environ)
+        if self._stopping.is_set():  # set before there was a child to tell
+            child.terminate()
+        return child
 
-    def _wait(self, child: subprocess.Popen[bytes]) -> int:
-        """Wait for the child's end; once stopping, no longer than a drain may take."""
-        while not self._stopping.is_set():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.wait(0.2)
+    def _wait(self, child: Child, worker: str) -> int:
+        """Wait for the child's end; kill it when a drain takes too long, or when it is declared dead and goes on."""
+        kill_at_s = float("inf")
+        look_at_s = self._clock.now_s() + WATCH_S
+        while (code := child.poll(POLL_S)) is None:
+            now_s = self._clock.now_s()
+            if self._stopping.is_set():
+                kill_at_s = min(kill_at_s, now_s + self._settings.drain_timeout + KILL_GRACE_S)
+            elif now_s >= look_at_s:
+                look_at_s = now_s + WATCH_S
+                kill_at_s = min(kill_at_s, now_s + FENCED_GRACE_S) if self._is_fenced(worker) else float("inf")
+            if now_s >= kill_at_s:
+                logger.warning("%s does not end by itself; killing it", worker)
+                child.kill()
+        return code
+
+    def _is_fenced(self, worker: str) -> bool:
         try:
-            return child.wait(self._settings.drain_timeout + KILL_GRACE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return child.wait()
+            session_id = self._store.sessions.current(worker)
+            return session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD)
+        except BrokerUnavailableError:
+            return False
 
     def _report_end(self, worker: str, code: int) -> None:
         """Declare the child's session dead now, so that its work starts elsewhere without waiting for a timeout."""
         try:
             session_id = self._store.sessions.current(worker)
             if session_id is not None:
-                self._store.sessions.expire(session_id, f"the worker process ended with {describe_exit(code)}")
+                # Asked to end, or already declared dead: that is nobody's fault.
+                cause = Cause.STOPPED if code in (0, EXIT_FENCED) else Cause.CRASHED
+                self._store.sessions.expire(session_id, cause, f"its process ended with {describe_exit(code)}")
         except BrokerUnavailableError as error:
             logger.warning("could not report the end of %s: %s", worker, error)
 
-
-def describe_exit(code: int) -> str:
-    """An exit code in words: `exit code 70`, `SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    def _back_off(self, worker: str, child: Child, code: int, lived_s: float) -> bool:
+        """Wait before the next start, longer with each crash in a row. False when there were too many."""
+        self._crashes = 1 if lived_s > HEALTHY_AFTER_S else self._crashes + 1
+        last = f"; its last words: {child.last_line}" if child.last_line else ""
+        if self._crashes > self._settings.max_restarts:
+            logger.error("%s crashed %d times in a row; giving up%s", worker, self._crashes, last)
+            return False
+        delay_s = min(self._settings.restart_backoff * 2 ** (self._crashes - 1), BACKOFF_LIMIT_S)
+        logger.warning("%s ended with %s; restarting in %.1f s%s", worker, describe_exit(code), delay_s, last)
+        self._stopping.wait(delay_s)
+        return True

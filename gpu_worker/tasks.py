@@ -12,9 +12,8 @@ runtimes: list[Runtime] = []  # the process's one runtime, once `worker_process_
 def register(app: Celery) -> None:
     """Add the task to the app. It returns a short line, for Flower."""
 
-    @app.task(name=GENERATE_BATCH, ignore_result=True)
     def generate_batch(batch_id: str, job_id: str) -> str:
         execute_batch(app, runtimes[0], batch_id, job_id)
         return "done"
 
-    del generate_batch
+    app.task(name=GENERATE_BATCH, ignore_result=True)(generate_batch)

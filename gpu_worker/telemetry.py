@@ -56,7 +56,7 @@ def open_telemetry(gpus: tuple[int, ...]) -> Telemetry:
 
 
 def _read_gpu(handle: Any) -> dict[str, Any]:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    memory: Any = pynvml.nvmlDeviceGetMemoryInfo(handle)
     readings: dict[str, Any] = {"memory_used_mib": memory.used >> 20, "memory_total_mib": memory.total >> 20}
     # Not every card has every sensor; what it lacks is left out.
     for name, read in (

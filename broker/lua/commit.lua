@@ -5,7 +5,7 @@
 -- not be alive: by the bit its late output does no harm, and may even save work.
 --
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 assigned  6 committed  7 outputs  8 batch requests  9 session
---      10 closing  11 wake  12 attempts
+--      10 closing  11 wake  12 attempts  13 checkpoints
 -- ARGV 1 job id  then, for each output: index, payload, failed (0|1), prompt tokens, completion tokens
 -- Returns {accepted, dropped, job done (0|1)}; nil when the job is unknown.
 
@@ -34,6 +34,7 @@ for i = 2, #ARGV, 5 do
     redis.call('HDEL', KEYS[3], index)
     redis.call('HDEL', KEYS[5], index)
     redis.call('HDEL', KEYS[12], index)
+    redis.call('HDEL', KEYS[13], index)
     redis.call('ZREM', KEYS[4], index)
     accepted = accepted + 1
     failed = failed + ARGV[i + 2]

@@ -4,7 +4,7 @@
 -- the process end, names none.
 --
 -- KEYS 1 session  2 sessions  3 wake
--- ARGV 1 session id  2 reason  3 beat that was judged, in ms ('' for none)
+-- ARGV 1 session id  2 reason  3 beat that was judged, in ms ('' for none)  4 cause (crashed, hung, lost, stopped)
 -- Returns 1 when this call killed the session, 0 when it was dead before, gone, or has beaten since.
 
 local state = redis.call('HGET', KEYS[1], 'state')
@@ -14,7 +14,7 @@ if ARGV[3] ~= '' then
   if beat and tonumber(beat) > tonumber(ARGV[3]) then return 0 end
 end
 local time = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'state', 'dead', 'reason', ARGV[2],
+redis.call('HSET', KEYS[1], 'state', 'dead', 'reason', ARGV[2], 'cause', ARGV[4],
   'dead_ms', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('LPUSH', KEYS[3], 1)
 redis.call('LTRIM', KEYS[3], 0, 0)

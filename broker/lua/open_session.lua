@@ -19,7 +19,7 @@ if seen ~= '' and redis.call('EXISTS', KEYS[4]) == 1 then
   local dead = redis.call('HGET', KEYS[4], 'state') == 'dead'
   if not dead then
     if beat and now - beat < tonumber(ARGV[5]) and worker[2] ~= ARGV[3] then return 0 end
-    redis.call('HSET', KEYS[4], 'state', 'dead', 'reason', 'replaced by a new session', 'dead_ms', now)
+    redis.call('HSET', KEYS[4], 'state', 'dead', 'reason', 'its process was replaced', 'cause', 'crashed', 'dead_ms', now)
   end
 end
 
@@ -27,7 +27,7 @@ local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('HSET', KEYS[1], 'session', ARGV[1], 'instance', ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 redis.call('HSET', KEYS[3], 'id', ARGV[1], 'worker', ARGV[2], 'instance', ARGV[3], 'epoch', epoch, 'opened_ms', now, 'state', 'starting',
-  'inhand_requests', 0, 'inhand_tokens', 0, 'drain', 0)
+  'inhand_requests', 0, 'inhand_tokens', 0, 'isolated', 0, 'drain', 0, 'progress_ms', now)
 for i = 7, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
 redis.call('ZADD', KEYS[2], now, ARGV[1])
 return epoch

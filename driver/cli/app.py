@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.errors import BrokerUnavailableError, ConfigurationError, InvalidRequestError, StokerError
-from driver.cli import batch, flower, generate, roles, status, up
+from driver.cli import batch, drain, flower, generate, quarantine, roles, status, up
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -29,6 +29,8 @@ app.command("worker")(roles.worker)
 app.command("batch")(batch.batch)
 app.command("generate")(generate.generate)
 app.command("status")(status.status)
+app.command("drain")(drain.drain)
+app.add_typer(quarantine.app, name="quarantine")
 app.command("flower")(flower.flower)
 
 

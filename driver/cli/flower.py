@@ -39,4 +39,4 @@ def flower(
     elif address in LOOPBACK:
         # Flower's API answers 401 unless it is told that nobody else can reach it.
         environment["FLOWER_UNAUTHENTICATED_API"] = "1"
-    os.execve(sys.executable, command, environment)
+    os.execve(sys.executable, command, environment)  # noqa: S606 - Flower takes this process's place

@@ -1,6 +1,6 @@
 """Everything on one machine, for a command that brings its own broker, driver and workers."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from driver.settings import load_driver_settings
 @contextmanager
 def local_driver(
     *, model: str | None, workers: int, engine: str | None, log_folder: Path | None = None
-) -> Iterator[Driver]:
+) -> Generator[Driver]:
     """A ready driver with its own broker and workers; everything ends with the block."""
     console = Console(stderr=True)
     settings = load_driver_settings(model=model, initial_worker_count=workers, engine=engine, broker_url="")

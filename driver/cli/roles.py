@@ -25,7 +25,7 @@ def driver(
     store = Store(load_broker_settings(broker_url=broker)).check()
     service = DriverService(store, load_driver_settings(batch_size=batch_size), SystemClock())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: service.stop())
+        signal.signal(number, lambda _number, _frame: service.stop())
     typer.echo(f"driver on {store.settings.masked_url} (Ctrl-C stops it)")
     service.run()
     store.close()
@@ -61,4 +61,4 @@ def worker(
     environment = {**os.environ, **{variable: value for variable, value in options.items() if value is not None}}
     environment.setdefault("STOKER_LOG_LEVEL", "INFO")
     # The worker takes this process's place: signals and the exit code are its own.
-    os.execve(sys.executable, [sys.executable, "-m", "gpu_worker"], environment)
+    os.execve(sys.executable, [sys.executable, "-m", "gpu_worker"], environment)  # noqa: S606

@@ -18,5 +18,5 @@ def wait_for_stop() -> None:
     """Wait until Ctrl-C or SIGTERM."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda _number, _frame: stopped.set())
     stopped.wait()

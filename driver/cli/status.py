@@ -8,8 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from broker.ledger import JobRecord
-from broker.sessions import Session
+from broker.records import JobRecord, Session
 from driver.cli.options import Broker
 from driver.client import Client
 
@@ -23,7 +22,7 @@ def status(
     """Show driver, workers and open jobs. Exit code 1 when nothing could run now."""
     client = Client(broker)
     client.store.check()
-    has_driver, sessions, jobs = client.store.has_leader(), client.workers(), client.store.ledger.open_jobs()
+    has_driver, sessions, jobs = client.store.has_leader(), client.workers(), client.store.queries.open_jobs()
     obstacle = client.obstacle()
     if as_json:
         typer.echo(json.dumps(_as_json(has_driver, sessions, jobs, obstacle), indent=2))

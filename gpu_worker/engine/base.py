@@ -73,8 +73,11 @@ class Engine(Protocol):
         """
         ...
 
-    def cancel(self, request_id: str) -> tuple[int, ...]:
-        """Drop a request and free its place; no completion follows. Returns the tokens it had so far."""
+    def cancel(self, request_id: str) -> Completion | None:
+        """Drop a request and free its place; no completion of it comes from `step` any more.
+
+        Returns a completion of what it had so far; None when it is unknown, or has ended already.
+        """
         ...
 
     def generated(self, request_id: str) -> tuple[int, ...]:

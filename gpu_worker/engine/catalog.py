@@ -1,5 +1,7 @@
 """Makes the engine that the settings name. torch is imported here at the earliest, after the device is pinned."""
 
+import time
+
 from gpu_worker.engine.base import Engine
 from gpu_worker.settings import WorkerSettings
 
@@ -24,6 +26,12 @@ def _transformers(settings: WorkerSettings) -> Engine:
 
 
 def _simulated(settings: WorkerSettings) -> Engine:
-    from gpu_worker.engine.simulated import SimulatedEngine
+    from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 
-    return SimulatedEngine()
+    time.sleep(settings.simulated_load_s)
+    options = SimulatedOptions(
+        tokens_per_s=settings.simulated_tokens_per_s,
+        slots=settings.simulated_slots,
+        faults=settings.simulated_faults,
+    )
+    return SimulatedEngine(options)

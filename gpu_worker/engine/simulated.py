@@ -6,7 +6,6 @@ running request. Where faults are allowed, a prompt can ask for one (`faults.py`
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,6 @@ from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
 from gpu_worker.engine.text import StopSearch
-from gpu_worker.settings import WorkerSettings
 
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,13 +141,11 @@ class SimulatedEngine:
                 self._changed.wait(min(left_s, self._until_due_s()))
         return []
 
-    def cancel(self, request_id: str) -> tuple[int, ...]:
+    def cancel(self, request_id: str) -> Completion | None:
         """Drop a request; see `Engine.cancel`."""
         with self._changed:
-            tokens = self.generated(request_id)
-            self._waiting.pop(request_id, None)
-            self._running.pop(request_id, None)
-            return tokens
+            held = self._waiting.pop(request_id, None) or self._running.pop(request_id, None)
+            return held.completion() if held is not None else None
 
     def generated(self, request_id: str) -> tuple[int, ...]:
         """The tokens a request has so far; see `Engine.generated`."""
@@ -203,16 +199,3 @@ class SimulatedEngine:
     def _until_due_s(self) -> float:
         due_s = min((held.due_s for held in self._running.values()), default=float("inf"))
         return max(0.0, due_s - self._clock.now_s())
-
-
-def open_simulated(settings: WorkerSettings) -> SimulatedEngine:
-    """The engine that the settings describe, after the time that they give it to load."""
-    time.sleep(settings.simulated_load_s)
-    defaults = SimulatedOptions()
-    return SimulatedEngine(
-        SimulatedOptions(
-            tokens_per_s=settings.simulated_tokens_per_s,
-            slots=settings.slots or defaults.slots,
-            faults=settings.simulated_faults,
-        )
-    )

@@ -22,12 +22,10 @@ from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
 from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, require_fit
-from gpu_worker.engine.loading import load_model
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop
 from gpu_worker.engine.sampling import RowSampling
 from gpu_worker.engine.text import StopSearch
-from gpu_worker.settings import WorkerSettings
 
 _Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
 
@@ -130,14 +128,14 @@ class TransformersEngine:
                 break
         return done
 
-    def cancel(self, request_id: str) -> tuple[int, ...]:
+    def cancel(self, request_id: str) -> Completion | None:
         """Drop a request; see `Engine.cancel`."""
         with self._lock:
-            tokens = self.generated(request_id)
             held = self._resident.find(request_id)
-            if held is not None:
-                self._resident.drop(held)
-            return tokens
+            if held is None:
+                return None
+            self._resident.tokens(held)  # brings its progress up to date
+            return self._finish(held)
 
     def generated(self, request_id: str) -> tuple[int, ...]:
         """The tokens a request has so far; see `Engine.generated`."""
@@ -205,18 +203,6 @@ class TransformersEngine:
             ends=self._resident.ends,
             decode=self._prompts.decode,
         )
-
-
-def open_transformers(settings: WorkerSettings) -> TransformersEngine:
-    """Load the model that the settings name, on the device to which this process is pinned.
-
-    Raises:
-        ConfigurationError: the model cannot be loaded; says what to do.
-    """
-    device = {"auto": None, "cpu": "cpu"}.get(settings.device, "cuda")
-    loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
-    options = default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens)
-    return TransformersEngine(loaded.model, loaded.tokenizer, options=options)
 
 
 def _row_sampling(params: SamplingParams) -> RowSampling:

@@ -1,0 +1,124 @@
+"""Reads the ledger; changes nothing. Each query is a snapshot that may be old when it is used."""
+
+from broker import codec
+from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
+from broker.errors import JobNotFoundError
+from broker.keys import Keys
+from broker.messages import Request
+from broker.records import BatchRecord, JobRecord, PendingRequest, QuarantinedRequest
+
+
+class Queries:
+    """What the ledger says. Every call raises BrokerUnavailableError when Redis does not answer."""
+
+    def __init__(self, client: RedisClient, keys: Keys, url: str) -> None:
+        self._redis = client
+        self._keys = keys
+        self._url = url
+
+    def job(self, job_id: str) -> JobRecord:
+        """The job's record.
+
+        Raises:
+            JobNotFoundError: no such job.
+        """
+        with broker_errors(self._url):
+            fields = self._redis.hgetall(self._keys.job(job_id).record)
+        if not fields:
+            raise JobNotFoundError(f"job {job_id} is unknown or has expired")
+        return codec.from_fields(JobRecord, fields)
+
+    def open_jobs(self) -> list[JobRecord]:
+        """Every job that is not closed, oldest first."""
+        with broker_errors(self._url):
+            ids = [job_id.decode() for job_id in self._redis.zrange(self._keys.jobs, 0, -1)]
+            records = self._hashes([self._keys.job(job_id).record for job_id in ids])
+        return [codec.from_fields(JobRecord, fields) for fields in records if fields]
+
+    def pending(self, job_id: str, limit: int) -> tuple[PendingRequest, ...]:
+        """The job's first pending requests, in order, at most `limit`."""
+        job = self._keys.job(job_id)
+        with broker_errors(self._url):
+            indices = self._redis.zrange(job.pending, 0, limit - 1)
+            if not indices:
+                return ()
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.hmget(job.costs, indices)
+            pipeline.hmget(job.attempts, indices)
+            costs, attempts = pipeline.execute()
+        rows = zip(indices, costs, attempts, strict=True)
+        return tuple(
+            PendingRequest(index=int(index), cost=int(cost or 0), attempts=int(tries or 0))
+            for index, cost, tries in rows
+        )
+
+    def pending_count(self, job_id: str) -> int:
+        """How many of the job's requests wait for a worker."""
+        with broker_errors(self._url):
+            return int(self._redis.zcard(self._keys.job(job_id).pending))
+
+    def request(self, job_id: str, index: int) -> Request | None:
+        """A request that has no output yet; None otherwise."""
+        with broker_errors(self._url):
+            payload = self._redis.hget(self._keys.job(job_id).requests, index)
+        return codec.decode(Request, payload) if payload else None
+
+    def attempts(self, job_id: str, index: int) -> int:
+        """The deaths that a request was part of."""
+        with broker_errors(self._url):
+            return int(self._redis.hget(self._keys.job(job_id).attempts, index) or 0)
+
+    def batches(self, session_id: str) -> list[BatchRecord]:
+        """The batches that a session holds."""
+        with broker_errors(self._url):
+            ids = [item.decode() for item in self._redis.smembers(self._keys.session(session_id).batches)]
+            records = self._hashes([self._keys.batch(batch_id).record for batch_id in ids])
+        return [codec.from_fields(BatchRecord, fields) for fields in records if fields]
+
+    def batch_indices(self, batch_id: str) -> tuple[int, ...]:
+        """The requests of a batch that are still open."""
+        with broker_errors(self._url):
+            return tuple(sorted(int(index) for index in self._redis.hkeys(self._keys.batch(batch_id).requests)))
+
+    def cancelled(self, job_ids: list[str]) -> list[bool]:
+        """For each job, whether it is cancelled."""
+        with broker_errors(self._url):
+            pipeline = self._redis.pipeline(transaction=False)
+            for job_id in job_ids:
+                pipeline.hget(self._keys.job(job_id).record, "cancelled")
+            return [flag == b"1" for flag in pipeline.execute()]
+
+    def closing_jobs(self) -> list[tuple[str, int]]:
+        """Complete jobs whose Celery result may not be stored yet, with the server time (ms) of completion."""
+        with broker_errors(self._url):
+            entries = self._redis.zrange(self._keys.closing, 0, -1, withscores=True)
+        return [(job_id.decode(), int(completed_ms)) for job_id, completed_ms in entries]
+
+    def quarantined(self) -> list[QuarantinedRequest]:
+        """Requests that were given up, oldest first."""
+        with broker_errors(self._url):
+            names = self._redis.zrange(self._keys.quarantine_times, 0, -1)
+            entries = self._redis.hmget(self._keys.quarantine, names) if names else []
+        return [codec.decode(QuarantinedRequest, entry) for entry in entries if entry]
+
+    def server_time_ms(self) -> int:
+        """Redis's clock."""
+        with broker_errors(self._url):
+            seconds, micros = self._redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def uptime_s(self) -> int:
+        """How long Redis has been running."""
+        with broker_errors(self._url):
+            return int(self._redis.info("server")["uptime_in_seconds"])
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Wait until something happened that a driver should look at. False when nothing did."""
+        with broker_errors(self._url):
+            return self._redis.blpop([self._keys.wake], timeout=min(timeout_s, BLOCK_LIMIT_S)) is not None
+
+    def _hashes(self, keys: list[str]) -> list[dict[bytes, bytes]]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hgetall(key)
+        return pipeline.execute() if keys else []

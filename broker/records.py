@@ -1,0 +1,152 @@
+"""What the ledger and the heartbeat table say, as typed records. No I/O: the policies decide by these."""
+
+from enum import StrEnum
+
+import msgspec
+
+from broker.messages import JobState, Request
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger says of a job; counts are requests, times are server milliseconds."""
+
+    id: str
+    model: str
+    priority: int
+    state: JobState
+    submitted: int
+    done: int
+    failed: int
+    dropped: int  # late second outputs that were refused
+    prompt_tokens: int
+    completion_tokens: int
+    created_ms: int
+    touched_ms: int
+    finished_ms: int
+    deadline_ms: int = 0  # 0 for none
+    cancelled: bool = False
+
+
+class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger says of a batch."""
+
+    id: str
+    job: str
+    session: str
+    state: str  # assigned, claimed
+    assigned_ms: int
+    size: int
+    tokens: int
+    isolated: bool = False
+
+
+class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that waits: its index, what it may occupy in tokens, and the deaths that it was part of."""
+
+    index: int
+    cost: int
+    attempts: int = 0
+
+
+class ClaimedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to run, with the tokens that an interrupted run of it has saved."""
+
+    index: int
+    request: Request
+    attempts: int = 0
+    generated: tuple[int, ...] = ()
+
+
+class ClaimedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a batch that still need an output; `deadline_s` is seconds from now, None for none."""
+
+    requests: tuple[ClaimedRequest, ...]
+    cancelled: bool = False
+    deadline_s: float | None = None
+
+
+class CommitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a commit."""
+
+    accepted: int
+    dropped: int
+    job_done: bool
+
+
+class QuarantinedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was given up after it had cost its worker's life too often."""
+
+    job_id: str
+    index: int
+    model: str
+    request: Request
+    reason: str
+    at_ms: int
+
+
+class Cause(StrEnum):
+    """Why a session is dead. Only the first two can be a request's fault."""
+
+    CRASHED = "crashed"  # its process ended by itself or by a signal
+    HUNG = "hung"  # it had work and made no step
+    LOST = "lost"  # its heartbeat stopped: the host or the network is gone
+    STOPPED = "stopped"  # it was asked to end
+
+
+class BeatReply(StrEnum):
+    """What a worker learns at a beat."""
+
+    GO_ON = "go_on"
+    DRAIN = "drain"
+    FENCED = "fenced"
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker reports at every beat."""
+
+    state: str
+    reason: str = ""  # of a state that needs one
+    model: str = ""
+    slots: int = 0
+    kv_tokens: int = 0
+    context_tokens: int = 0
+    max_batches: int = 0
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    telemetry: str = "{}"  # JSON; for people, never for decisions
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the heartbeat table; ages are by the server's clock."""
+
+    id: str
+    worker: str
+    epoch: int
+    state: str
+    host: str = ""
+    pid: int = 0
+    device: str = ""
+    reason: str = ""  # why it is dead, or set aside
+    cause: str = ""  # why it is dead, as a word: see Cause
+    opened_ms: int = 0
+    inhand_requests: int = 0
+    inhand_tokens: int = 0
+    isolated: int = 0  # batches of suspects in hand
+    drain: int = 0
+    model: str = ""
+    slots: int = 0
+    kv_tokens: int = 0
+    context_tokens: int = 0
+    max_batches: int = 0
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    telemetry: str = "{}"
+    progress_ms: int = 0  # when the engine last made a step, or had nothing to do
+    beat_ms: int = 0
+    beat_age_s: float = 0.0
+    stalled_s: float = 0.0  # since progress_ms
+    batches: int = 0

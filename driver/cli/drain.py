@@ -1,0 +1,36 @@
+"""`stoker drain`: take a worker out of service without losing or repeating work."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from broker.errors import InvalidRequestError
+from broker.messages import WorkerState
+from driver.cli.options import Broker
+from driver.client import Client
+from driver.errors import NotFinishedError
+
+POLL_S = 0.2
+
+
+def drain(
+    worker: Annotated[str, typer.Argument(help="The worker's name, as `stoker status` shows it.")],
+    wait: Annotated[bool, typer.Option(help="Wait until the worker has ended.")] = True,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 120.0,
+    broker: Broker = None,
+) -> None:
+    """Let a worker finish what it has, give back what it cannot finish in time, and end."""
+    client = Client(broker)
+    client.store.check()
+    alive = {row.worker: row.id for row in client.workers() if row.state != WorkerState.DEAD}
+    if worker not in alive:
+        names = ", ".join(sorted(alive)) or "none"
+        raise InvalidRequestError(f"no worker {worker!r} is alive (alive: {names})")
+    client.store.sessions.request_drain(alive[worker])
+    deadline_s = time.monotonic() + timeout
+    while wait and client.store.sessions.state(alive[worker]) not in (None, WorkerState.DEAD):
+        if time.monotonic() >= deadline_s:
+            raise NotFinishedError(f"{worker} is still draining after {timeout:g} s")
+        time.sleep(POLL_S)
+    typer.echo(f"{worker} has ended" if wait else f"{worker} drains")

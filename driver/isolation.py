@@ -1,0 +1,56 @@
+"""Finds the request that kills its worker without sacrificing its neighbours. Pure.
+
+Requests that were in hand when a worker died are suspects. They run again in small batches, each alone on its worker:
+a batch that survives is cleared, one that dies makes smaller ones, and before its last attempt a suspect runs all
+alone, so that nobody is given up for a neighbour's fault.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import ceil, isqrt
+
+import msgspec
+
+from broker.records import PendingRequest
+from driver.snapshot import Assignment, JobView, WorkerView, assignment
+
+
+class Isolation(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of suspects to start now, and the workers that take nothing else meanwhile."""
+
+    assignments: tuple[Assignment, ...]
+    reserved: frozenset[str]  # session ids
+
+
+def suspects_of(job: JobView) -> tuple[PendingRequest, ...]:
+    """The job's pending requests that were part of a death."""
+    return tuple(request for request in job.pending if request.attempts > 0)
+
+
+def isolate(jobs: Iterable[JobView], workers: Sequence[WorkerView], max_attempts: int) -> Isolation:
+    """Put suspects onto idle workers; where none is idle, keep new work from the one that soonest will be.
+
+    At most half of a model's workers are used so, and at least one.
+    """
+    assignments: list[Assignment] = []
+    reserved: set[str] = set()
+    for job in jobs:
+        able = sorted((w for w in workers if w.serves(job.model)), key=lambda w: (w.in_hand, w.worker))
+        limit = max(1, len(able) // 2)
+        busy = sum(worker.isolated or worker.session_id in reserved for worker in able)
+        free = [worker for worker in able if not worker.isolated and worker.session_id not in reserved]
+        for worker, batch in zip(
+            free[: max(0, limit - busy)], suspect_batches(suspects_of(job), max_attempts), strict=False
+        ):
+            reserved.add(worker.session_id)
+            if worker.in_hand == 0:
+                assignments.append(assignment(worker, job.id, batch, isolated=True))
+    return Isolation(assignments=tuple(assignments), reserved=frozenset(reserved))
+
+
+def suspect_batches(suspects: Sequence[PendingRequest], max_attempts: int) -> list[tuple[PendingRequest, ...]]:
+    """Suspects in batches of about the square root of their number; those on their last attempt one by one."""
+    last = [request for request in suspects if request.attempts + 1 >= max_attempts]
+    others = [request for request in suspects if request.attempts + 1 < max_attempts]
+    size = max(1, isqrt(len(others)))
+    count = ceil(len(others) / size)
+    return [(request,) for request in last] + [tuple(others[i * size : (i + 1) * size]) for i in range(count)]

@@ -1,0 +1,71 @@
+"""Finishes what a crash left half done. Everything here may run twice, or stop at any line, and do no harm."""
+
+import logging
+from collections.abc import Sequence
+
+from celery import Celery
+from celery.exceptions import CeleryError
+from kombu.exceptions import KombuError
+
+from broker.celery_app import send_batch
+from broker.closing import close_job
+from broker.messages import JobState
+from broker.records import BatchRecord, JobRecord, Session
+from broker.store import Store
+from driver.ending import end_pending
+
+logger = logging.getLogger(__name__)
+
+UNCLAIMED_AFTER_MS = 5_000  # a message this old that nobody has claimed may be lost; sending it again is harmless
+UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes the job itself, and sooner
+ABANDONED_AFTER_MS = 3_600_000  # an open job whose client has not been heard of for so long is sealed as it is
+
+
+class Reconciler:
+    """Compares what the ledger says with what should have happened since, and makes up for it."""
+
+    def __init__(self, store: Store, app: Celery) -> None:
+        self._store = store
+        self._app = app
+        self._resent_ms: dict[str, int] = {}
+
+    def reconcile(self, sessions: Sequence[Session], jobs: Sequence[JobRecord], now_ms: int) -> None:
+        """One pass over everything."""
+        self._resend_lost(sessions, now_ms)
+        self._close_complete(now_ms)
+        for job in jobs:
+            if job.state == JobState.OPEN and now_ms - job.touched_ms > ABANDONED_AFTER_MS:
+                logger.warning("job %s: its client is gone; sealed with %d requests", job.id, job.submitted)
+                self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
+
+    def end_stopped(self, jobs: Sequence[JobRecord], now_ms: int) -> None:
+        """Give outputs to what waits in jobs that are cancelled or past their deadline."""
+        for job in jobs:
+            if job.done >= job.submitted:
+                continue
+            if job.cancelled:
+                end_pending(self._store, job.id, "cancelled", "the job was cancelled")
+            elif 0 < job.deadline_ms <= now_ms:
+                end_pending(self._store, job.id, "deadline_exceeded", "the job's deadline passed before it could run")
+
+    def _resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
+        """Send again what was assigned and never claimed: the driver died before sending, or the message was lost."""
+        for session in sessions:
+            for batch in self._store.queries.batches(session.id) if session.batches else ():
+                if self._is_overdue(batch, now_ms):
+                    self._resent_ms[batch.id] = now_ms
+                    send_batch(self._app, session.worker, batch.id, batch.job)
+        self._resent_ms = {key: at for key, at in self._resent_ms.items() if now_ms - at < 10 * UNCLAIMED_AFTER_MS}
+
+    def _close_complete(self, now_ms: int) -> None:
+        """Store the results of complete jobs whose worker died before it could."""
+        for job_id, completed_ms in self._store.queries.closing_jobs():
+            if now_ms - completed_ms >= UNCLOSED_AFTER_MS:
+                try:
+                    close_job(self._app, self._store, job_id)
+                except (CeleryError, KombuError) as error:
+                    logger.warning("could not close job %s: %s", job_id, error)
+
+    def _is_overdue(self, batch: BatchRecord, now_ms: int) -> bool:
+        since_ms = max(batch.assigned_ms, self._resent_ms.get(batch.id, 0))
+        return batch.state == "assigned" and now_ms - since_ms >= UNCLAIMED_AFTER_MS
