@@ -47,6 +47,7 @@ VARIABLES = frozenset(
         "SIMULATED_LOAD_S",
         "SIMULATED_SLOTS",
         "SIMULATED_FAULTS",
+        "SIMULATED_METER",
         "LOG_LEVEL",
         # driver
         "INITIAL_WORKER_COUNT",

@@ -5,7 +5,7 @@ a batch that survives is cleared, one that dies makes smaller ones, and before i
 alone, so that nobody is given up for a neighbour's fault.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil, isqrt
 
 import msgspec
@@ -26,21 +26,21 @@ def suspects_of(job: JobView) -> tuple[PendingRequest, ...]:
     return tuple(request for request in job.pending if request.attempts > 0)
 
 
-def isolate(jobs: Iterable[JobView], workers: Sequence[WorkerView], max_attempts: int) -> Isolation:
+def isolate(jobs: Sequence[JobView], workers: Sequence[WorkerView], max_attempts: int) -> Isolation:
     """Put suspects onto idle workers; where none is idle, keep new work from the one that soonest will be.
 
-    At most half of a model's workers are used so, and at least one.
+    While other work waits, at most half of a model's workers are used so, and at least one.
     """
     assignments: list[Assignment] = []
     reserved: set[str] = set()
+    others_wait = any(request.attempts == 0 for job in jobs for request in job.pending)
     for job in jobs:
         able = sorted((w for w in workers if w.serves(job.model)), key=lambda w: (w.in_hand, w.worker))
-        limit = max(1, len(able) // 2)
-        busy = sum(worker.isolated or worker.session_id in reserved for worker in able)
         free = [worker for worker in able if not worker.isolated and worker.session_id not in reserved]
-        for worker, batch in zip(
-            free[: max(0, limit - busy)], suspect_batches(suspects_of(job), max_attempts), strict=False
-        ):
+        limit = max(1, len(able) // 2) if others_wait else len(able)
+        room = max(0, limit - (len(able) - len(free)))
+        batches = suspect_batches(suspects_of(job), max_attempts)
+        for worker, batch in zip(free[:room], batches, strict=False):
             reserved.add(worker.session_id)
             if worker.in_hand == 0:
                 assignments.append(assignment(worker, job.id, batch, isolated=True))

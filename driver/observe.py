@@ -36,7 +36,7 @@ def observe(queries: Queries, jobs: Sequence[JobRecord], workers: tuple[WorkerVi
         if pending:
             views.append(JobView(id=job.id, model=job.model, pending=pending))
             if any(worker.serves(job.model) for worker in workers):
-                room -= len(pending)
+                room -= sum(request.attempts == 0 for request in pending)
     return Snapshot(jobs=tuple(views), workers=workers)
 
 

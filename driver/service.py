@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 3.0
 OUTAGE_PAUSE_S = 0.5
-MIN_TICK_GAP_S = 0.002
+MIN_TICK_PERIOD_S = 0.01
 
 
 class DriverService:
@@ -58,13 +58,17 @@ class DriverService:
     def run(self) -> None:
         """Tick until stopped; an outage of Redis is waited out."""
         while not self._stopped.is_set():
+            started_s = self._clock.now_s()
             try:
                 self.tick()
-                self._store.queries.wait_for_change(self._settings.schedule_interval)
-                self._stopped.wait(MIN_TICK_GAP_S)
+                self._wait(started_s)
             except (BrokerUnavailableError, OperationalError) as error:
                 logger.warning("driver waits: %s", error)
                 self._forgive_silence()
+                self._stopped.wait(OUTAGE_PAUSE_S)
+            except Exception:
+                # One bad record must not end the service for everybody.
+                logger.exception("a tick failed; trying again")
                 self._stopped.wait(OUTAGE_PAUSE_S)
         self._resign()
 
@@ -83,6 +87,15 @@ class DriverService:
         except NotLeaderError:
             self.leads = False
             return 0
+
+    def _wait(self, tick_started_s: float) -> None:
+        """Wait for the next tick: until something has changed, but not so short that a busy system does only this."""
+        if not self.leads:
+            # A standby must not take the wake-ups from the leader.
+            self._stopped.wait(self._settings.schedule_interval)
+            return
+        self._store.queries.wait_for_change(self._settings.schedule_interval)
+        self._stopped.wait(max(0.0, MIN_TICK_PERIOD_S - (self._clock.now_s() - tick_started_s)))
 
     def _lead(self) -> int:
         now_ms = self._store.queries.server_time_ms()

@@ -44,6 +44,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     simulated_load_s: float = 0.0
     simulated_slots: int = 32
     simulated_faults: bool = False
+    simulated_meter: str = ""  # folder in which generated tokens are counted, in files that outlive the process
     log_level: str = "WARNING"
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ def batch(
         if local:
             with local_driver(model=model, workers=workers, engine=engine, log_folder=log_folder) as driver:
                 served = frozenset({driver.settings.model})
-                summary = _run(driver.client, source, results, total, model="", served=served)
+                summary = _run(driver.client, source, results, total, model=model or "", served=served)
         else:
             client = Client(broker)
             client.store.check()

@@ -1,6 +1,7 @@
 """Makes the engine that the settings name. torch is imported here at the earliest, after the device is pinned."""
 
 import time
+from pathlib import Path
 
 from gpu_worker.engine.base import Engine
 from gpu_worker.settings import WorkerSettings
@@ -26,6 +27,7 @@ def _transformers(settings: WorkerSettings) -> Engine:
 
 
 def _simulated(settings: WorkerSettings) -> Engine:
+    from gpu_worker.engine.meter import Meter
     from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 
     time.sleep(settings.simulated_load_s)
@@ -34,4 +36,5 @@ def _simulated(settings: WorkerSettings) -> Engine:
         slots=settings.simulated_slots,
         faults=settings.simulated_faults,
     )
-    return SimulatedEngine(options)
+    meter = Meter(Path(settings.simulated_meter)) if settings.simulated_meter else None
+    return SimulatedEngine(options, meter=meter)

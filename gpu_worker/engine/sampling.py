@@ -73,7 +73,7 @@ def _cutoff(scores: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> t
     before = probabilities.cumsum(-1, dtype=torch.float64) - probabilities
     # The first token is always kept; a top_p of 1 keeps every one, whatever the sum rounds to.
     keep = (before < top_p.unsqueeze(-1)) | (top_p >= 1).unsqueeze(-1)
-    return kept.masked_fill(~keep, torch.inf).amin(-1, keepdim=True)
+    return kept.masked_fill(~keep | kept.isneginf(), torch.inf).amin(-1, keepdim=True)
 
 
 class PerRequestSampling(ContinuousBatchingLogitsProcessorList):

@@ -18,6 +18,7 @@ from gpu_worker.engine.base import Capacity, Completion, Load
 from gpu_worker.engine.completions import completion_of, failure, is_over
 from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
+from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
 from gpu_worker.engine.text import StopSearch
 
@@ -71,9 +72,13 @@ class _Held:
 class SimulatedEngine:
     """Fulfils `Engine` without torch."""
 
-    def __init__(self, options: SimulatedOptions | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, options: SimulatedOptions | None = None, *, clock: Clock | None = None, meter: Meter | None = None
+    ) -> None:
+        """`meter` counts the generated tokens where a killed process leaves them behind."""
         self._options = options or SimulatedOptions()
         self._clock = clock or SystemClock()
+        self._meter = meter
         speed = self._options.tokens_per_s
         self._interval_s = 1 / speed if speed else 0.0
         self._changed = threading.Condition()
@@ -190,7 +195,10 @@ class SimulatedEngine:
     def _advance(self) -> list[Completion]:
         now_s = self._clock.now_s()
         self._steps += bool(self._running)
-        self._tokens += sum(h.grow(now_s, self._interval_s) for h in self._running.values())
+        grown = sum(h.grow(now_s, self._interval_s) for h in self._running.values())
+        self._tokens += grown
+        if self._meter is not None:
+            self._meter.add(grown)
         over = [held for held in self._running.values() if held.over]
         for held in over:
             del self._running[held.request_id]

@@ -1,0 +1,185 @@
+"""What every engine must do, run against each."""
+
+import threading
+
+import pytest
+
+from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from gpu_worker.engine.simulated import SimulatedEngine
+
+PROMPTS = ("The river", "Once upon a time there was a", "A list of colours: red,", "Why")
+
+
+@pytest.fixture(scope="module", params=["simulated", pytest.param("transformers", marks=pytest.mark.model)])
+def engine(request):
+    if request.param == "simulated":
+        made = SimulatedEngine()
+    else:
+        from gpu_worker.engine.transformers import TransformersEngine
+
+        loaded = request.getfixturevalue("loaded_model")
+        made = TransformersEngine(loaded.model, loaded.tokenizer)
+    made.warm_up()
+    yield made
+    made.close()
+
+
+def request(prompt="The river", **params):
+    return Request(params=SamplingParams(**{"max_tokens": 8, "temperature": 0.0} | params), prompt=prompt)
+
+
+def finish(engine, count):
+    done = {}
+    while len(done) < count:
+        for completion in engine.step(1.0):
+            assert completion.request_id not in done, "one completion a request"
+            done[completion.request_id] = completion
+    return done
+
+
+def run(engine, *requests):
+    for index, item in enumerate(requests):
+        engine.submit(str(index), item)
+    done = finish(engine, len(requests))
+    assert set(done) == {str(index) for index in range(len(requests))}
+    assert engine.load.running == engine.load.waiting == 0
+    return [done[str(index)] for index in range(len(requests))]
+
+
+def started(engine, request_id, tokens=2):
+    """Step until a request has some tokens; what else ends meanwhile is returned."""
+    done = []
+    while len(engine.generated(request_id)) < tokens:
+        done += engine.step(0.0)
+        assert request_id not in {completion.request_id for completion in done}
+    return done
+
+
+def test_every_request_gets_one_completion(engine):
+    outputs = run(engine, *(request(prompt) for prompt in PROMPTS))
+    assert all(output.text and output.error is None for output in outputs)
+    assert engine.step(0.0) == []
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+def test_max_tokens_is_the_end(engine, max_tokens):
+    (output,) = run(engine, request(max_tokens=max_tokens))
+    assert len(output.token_ids) == output.usage.completion_tokens == max_tokens
+    assert output.finish_reason is FinishReason.LENGTH
+    assert output.usage.prompt_tokens > 0
+
+
+def test_a_stop_string_ends_the_text_before_it(engine):
+    (whole,) = run(engine, request(max_tokens=8))
+    stop = whole.text[len(whole.text) // 2 :][:5]
+    (output,) = run(engine, request(max_tokens=100, stop=(stop, "never to be found")))
+    assert output.text == whole.text[: whole.text.find(stop)]
+    assert output.finish_reason is FinishReason.STOP
+    assert output.token_ids == whole.token_ids[: len(output.token_ids)]
+    assert output.usage.completion_tokens == len(output.token_ids) <= 8
+
+
+def test_a_cancelled_request_gives_its_tokens_and_no_completion(engine):
+    engine.submit("gone", request(max_tokens=2000))
+    engine.submit("stays", request(PROMPTS[1]))
+    done = started(engine, "gone")
+    tokens = engine.cancel("gone")
+    assert len(tokens) >= 2
+    assert engine.generated("gone") == ()
+    if not done:
+        done = list(finish(engine, 1).values())
+    assert [completion.request_id for completion in done] == ["stays"]
+    assert engine.cancel("gone") == ()
+    (whole,) = run(engine, request(max_tokens=len(tokens)))
+    assert whole.token_ids == tokens
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 5}])
+def test_a_resumed_request_is_as_if_never_interrupted(engine, sampling):
+    item = request(PROMPTS[1], max_tokens=20, **sampling)
+    (whole,) = run(engine, item)
+    engine.submit("first", item)
+    started(engine, "first", 3)
+    tokens = engine.cancel("first")
+    engine.submit("second", item, generated=tokens)
+    (resumed,) = finish(engine, 1).values()
+    assert (resumed.text, resumed.token_ids) == (whole.text, whole.token_ids)
+    assert (resumed.usage, resumed.finish_reason) == (whole.usage, whole.finish_reason)
+
+
+def test_a_resumed_request_that_was_complete_just_completes(engine):
+    (whole,) = run(engine, request())
+    engine.submit("again", request(), generated=whole.token_ids)
+    (again,) = finish(engine, 1).values()
+    assert (again.text, again.finish_reason) == (whole.text, whole.finish_reason)
+
+
+def test_a_stop_string_is_found_across_a_resumption(engine):
+    (whole,) = run(engine, request())
+    stop = whole.text[1:6]
+    engine.submit("again", request(stop=(stop,)), generated=whole.token_ids[:1])
+    (again,) = finish(engine, 1).values()
+    assert again.text == whole.text[: whole.text.find(stop)]
+
+
+def test_bad_requests_fail_alone(engine):
+    room = engine.capacity.context_tokens
+    (alone,) = run(engine, request())
+    good, too_long, too_much = run(engine, request(), request("word " * (room + 1)), request(max_tokens=room))
+    assert good == alone
+    for bad in (too_long, too_much):
+        assert bad.error.code == "context_length_exceeded"
+        assert str(room) in bad.error.message
+        assert bad.finish_reason is FinishReason.ERROR
+    assert "at most" in too_much.error.message
+
+
+def test_the_same_seed_gives_the_same_text_and_another_one_another(engine):
+    def sampled(seed):
+        return request(max_tokens=16, temperature=1.0, seed=seed)
+
+    one, two, other = run(engine, sampled(1), sampled(1), sampled(2))
+    assert one.text == two.text != other.text
+
+
+def test_chat_and_token_ids_are_prompts_too(engine):
+    params = SamplingParams(max_tokens=4, temperature=0.0)
+    chat = Request(params=params, messages=(ChatMessage(role="user", content="Hi"),), return_input_ids=True)
+    (answer,) = run(engine, chat)
+    assert answer.error is None
+    assert len(answer.input_ids) == answer.usage.prompt_tokens
+    (same,) = run(engine, Request(params=params, input_ids=answer.input_ids))
+    assert same.token_ids == answer.token_ids
+    assert same.input_ids == ()
+
+
+def test_one_in_hand_is_not_taken_twice(engine):
+    engine.submit("a", request())
+    engine.submit("a", request())
+    finish(engine, 1)
+    assert engine.step(0.0) == []
+    assert engine.load.running == engine.load.waiting == 0
+
+
+def test_steps_and_tokens_only_grow(engine):
+    before = engine.load
+    run(engine, request(max_tokens=6))
+    after = engine.load
+    assert after.steps >= before.steps + 6
+    assert after.generated_tokens >= before.generated_tokens + 6
+
+
+def test_any_thread_may_submit_and_cancel(engine):
+    def submit(name):
+        for index in range(4):
+            engine.submit(f"{name}{index}", request(max_tokens=3))
+            engine.submit(f"{name}{index}-cancelled", request(max_tokens=2000))
+            engine.cancel(f"{name}{index}-cancelled")
+
+    threads = [threading.Thread(target=submit, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    done = finish(engine, 12)
+    for thread in threads:
+        thread.join()
+    assert set(done) == {f"{name}{index}" for name in "abc" for index in range(4)}

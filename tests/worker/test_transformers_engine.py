@@ -1,0 +1,204 @@
+"""The default engine with the packaged model: the same tokens as `generate`, and a loop that may break."""
+
+import threading
+
+import msgspec
+import pytest
+import torch
+
+from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from gpu_worker.engine.continuous import default_options
+from gpu_worker.engine.transformers import TransformersEngine
+
+pytestmark = pytest.mark.model
+
+WORDS = "the river city people green light number early stone water question answer history garden paper write".split()
+SIZES = (1, 2, 5, 9, 30, 33, 64, 120, 270)
+
+
+def greedy(prompt, max_tokens=12):
+    return Request(params=SamplingParams(max_tokens=max_tokens, temperature=0.0), prompt=prompt)
+
+
+def chat(text, max_tokens=12):
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return Request(params=params, messages=(ChatMessage(role="user", content=text),))
+
+
+def words(count, start=0):
+    return " ".join(WORDS[(start + 7 * i) % len(WORDS)] for i in range(count))
+
+
+MIXED = (
+    *(greedy(words(size, size), 4 + size % 9) for size in SIZES),
+    *(chat(words(size, size + 1), 4 + size % 9) for size in SIZES[:5]),
+    chat("What is the capital of France?", 20),  # ends by itself
+    greedy("1, 2, 3, 4,", 16),
+)
+
+
+def finish(engine, count):
+    done = {}
+    while len(done) < count:
+        done |= {completion.request_id: completion for completion in engine.step(1.0)}
+    return done
+
+
+def run(engine, *requests):
+    for index, request in enumerate(requests):
+        engine.submit(str(index), request)
+    done = finish(engine, len(requests))
+    return [done[str(index)] for index in range(len(requests))]
+
+
+@pytest.fixture(scope="module")
+def engine(loaded_model):
+    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def plain(loaded_model):
+    """The tokens of transformers' own `generate` for each of `MIXED`, computed one by one."""
+    return [generate(loaded_model, request) for request in MIXED]
+
+
+def generate(loaded, request):
+    tokenizer = loaded.tokenizer
+    if request.messages:
+        turns = [{"role": turn.role, "content": turn.content} for turn in request.messages]
+        inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    else:
+        inputs = tokenizer(request.prompt, return_tensors="pt")
+    with torch.inference_mode():
+        out = loaded.model.generate(**inputs, max_new_tokens=request.params.max_tokens, do_sample=False)
+    return tuple(out[0, inputs["input_ids"].shape[1] :].tolist())
+
+
+def test_greedy_tokens_are_those_of_generate_in_company(engine, plain):
+    assert [output.token_ids for output in run(engine, *MIXED)] == plain
+
+
+def test_greedy_tokens_are_those_of_generate_alone(engine, plain):
+    for place in (0, 3, 6, 11, 14):
+        (output,) = run(engine, MIXED[place])
+        assert output.token_ids == plain[place]
+
+
+def test_the_end_token_is_counted_and_not_shown(engine, loaded_model):
+    (output,) = run(engine, chat("What is the capital of France?", 40))
+    assert output.finish_reason is FinishReason.STOP
+    assert output.token_ids[-1] == loaded_model.tokenizer.eos_token_id
+    assert output.text == "The capital of France is Paris."
+    assert output.usage.completion_tokens == len(output.token_ids)
+
+
+def sampled(seed=1, prompt="Once upon a time", **params):
+    return Request(params=SamplingParams(**{"max_tokens": 12, "seed": seed} | params), prompt=prompt)
+
+
+def test_a_seed_gives_the_same_text_whatever_the_company(engine):
+    mine = [sampled(1), sampled(2, top_p=0.8, temperature=0.7), sampled(3, top_k=20)]
+    alone = [run(engine, request)[0].token_ids for request in mine]
+    others = [sampled(place, words(place + 1), max_tokens=2 + place % 7) for place in range(6)]
+    together = run(engine, *others[:3], mine[0], *MIXED[:3], mine[1], *others[3:], mine[2])
+    assert [together[3].token_ids, together[7].token_ids, together[-1].token_ids] == alone
+    assert len(set(alone)) == 3
+
+
+def test_without_a_seed_texts_differ(engine):
+    one, two = run(engine, sampled(None), sampled(None))
+    assert one.token_ids != two.token_ids
+
+
+def test_temperature_is_each_request_s_own(engine, plain):
+    cold = msgspec.structs.replace(MIXED[-1], params=sampled(9, temperature=1e-6, max_tokens=16).params)
+    hot = msgspec.structs.replace(MIXED[-1], params=sampled(9, temperature=8.0, max_tokens=16).params)
+    cold_output, hot_output, greedy_output = run(engine, cold, hot, MIXED[-1])
+    assert cold_output.token_ids == greedy_output.token_ids == plain[-1]
+    assert hot_output.token_ids != plain[-1]
+
+
+def test_what_the_tokenizer_cannot_take_fails_alone(engine, plain):
+    params = SamplingParams(max_tokens=4, temperature=0.0)
+    bad = [Request(params=params, input_ids=(49152,)), Request(params=params, prompt="\ud800")]
+    first, second, good = run(engine, *bad, MIXED[-1])
+    assert (first.error.code, second.error.code) == ("invalid_request", "invalid_request")
+    assert "49151" in first.error.message
+    assert good.token_ids == plain[-1]
+
+
+@pytest.fixture
+def small_engine(loaded_model):
+    """An engine whose whole KV cache has 256 tokens."""
+    options = msgspec.structs.replace(default_options(loaded_model.model), num_blocks=8, max_batch_tokens=64)
+    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer, options=options)
+    yield made
+    made.close()
+
+
+def test_what_outgrows_the_cache_is_refused(small_engine):
+    assert small_engine.capacity.context_tokens == 256
+    bad, good = run(small_engine, greedy("x", 257), greedy("x", 2))
+    assert bad.error.code == "context_length_exceeded"
+    assert good.error is None
+
+
+def test_requests_that_push_each_other_out_of_the_cache_end_as_alone(small_engine, engine):
+    requests = [
+        *(greedy(words(40, place), 60) for place in range(3)),
+        *(sampled(place, words(40, place), max_tokens=60) for place in range(3)),
+    ]
+    crowded = [output.token_ids for output in run(small_engine, *requests)]
+    assert crowded == [output.token_ids for output in run(engine, *requests)]
+
+
+class Broken:
+    """Makes the model's forward pass fail as long as a given token is in the batch, or a number of times."""
+
+    def __init__(self, monkeypatch, model, *, token=None, times=10**6):
+        self.failures = 0
+        forward = model.forward
+
+        def failing(*args, **kwargs):
+            ids = kwargs["input_ids"]
+            if self.failures < times and (token is None or bool((ids == token).any())):
+                self.failures += 1
+                raise RuntimeError("broken on purpose")
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(model, "forward", failing)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_loop_comes_back_and_all_go_on(engine, plain, loaded_model, monkeypatch):
+    for index, request in enumerate(MIXED[:4]):
+        engine.submit(str(index), request)
+    Broken(monkeypatch, loaded_model.model, times=1)
+    done = finish(engine, 4)
+    assert [done[str(index)].token_ids for index in range(4)] == plain[:4]
+
+
+def test_the_request_that_breaks_the_loop_fails_alone(engine, plain, loaded_model, monkeypatch):
+    poison = 31337
+    Broken(monkeypatch, loaded_model.model, token=poison)
+    bad = Request(params=SamplingParams(max_tokens=4, temperature=0.0), input_ids=(5, poison))
+    outputs = run(engine, *MIXED[:3], bad, *MIXED[3:5])
+    assert outputs[3].error.code == "engine_error"
+    assert "broken on purpose" in outputs[3].error.message
+    assert [output.token_ids for output in outputs[:3] + outputs[4:]] == plain[:5]
+
+
+def test_close_ends_every_thread_and_wakes_step(loaded_model):
+    before = set(threading.enumerate())
+    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+    made.submit("long", greedy("x", 2000))
+    stepping = threading.Thread(target=made.step, args=(60.0,))
+    stepping.start()
+    made.close()
+    made.close()
+    stepping.join(30)
+    assert set(threading.enumerate()) == before
+    assert made.load.running == 0
+    assert made.step(0.0) == []
