@@ -69,7 +69,9 @@ def _config(settings: BrokerSettings, session: SessionKeys | None) -> dict[str, 
         "result_expires": settings.result_ttl_s,
         "result_backend_always_retry": True,
         "result_backend_max_retries": 10,
-        "task_acks_late": True,
+        # Recovery goes by the ledger, so a message has done its part when its batch starts. Acked late, running tasks
+        # would still be unacked when Redis goes away, and kombu 5.7 ends the worker when it cannot restore them.
+        "task_acks_late": False,
         "task_track_started": False,
         "task_ignore_result": True,
         "task_store_errors_even_if_ignored": False,

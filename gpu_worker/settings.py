@@ -39,7 +39,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     failure_limit: int = 3  # engine failures in a row before the worker is set aside
     poison_pause: float = 30.0  # how long it stays set aside before it is restarted
     max_restarts: int = 5  # crashes in a row before the supervisor gives up
-    restart_backoff: float = 0.5  # before the first restart; doubles with each crash in a row
+    restart_backoff: float = 0.5  # before the second restart in a row; doubles with each further one
     simulated_tokens_per_s: float = 0.0  # per request; 0: as fast as it goes
     simulated_load_s: float = 0.0
     simulated_slots: int = 32

@@ -135,7 +135,8 @@ class Supervisor:
         if self._crashes > self._settings.max_restarts:
             logger.error("%s crashed %d times in a row; giving up%s", worker, self._crashes, last)
             return False
-        delay_s = min(self._settings.restart_backoff * 2 ** (self._crashes - 1), BACKOFF_LIMIT_S)
+        # A single crash is mostly over with the process: start again at once. The next ones are a pattern.
+        delay_s = min(self._settings.restart_backoff * 2 ** (self._crashes - 2), BACKOFF_LIMIT_S) * (self._crashes > 1)
         logger.warning("%s ended with %s; restarting in %.1f s%s", worker, describe_exit(code), delay_s, last)
         self._stopping.wait(delay_s)
         return True

@@ -17,13 +17,15 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 
 def _transformers(settings: WorkerSettings) -> Engine:
+    from gpu_worker.engine.continuous import default_options
     from gpu_worker.engine.loading import load_model
     from gpu_worker.engine.transformers import TransformersEngine
 
     # The supervisor has pinned the GPU, so that it is the only one that this process sees.
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
     loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
-    return TransformersEngine(loaded.model, loaded.tokenizer)
+    options = default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens)
+    return TransformersEngine(loaded.model, loaded.tokenizer, options=options)
 
 
 def _simulated(settings: WorkerSettings) -> Engine:

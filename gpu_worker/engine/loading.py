@@ -62,8 +62,9 @@ def load_model(spec: str, *, cache_dir: Path, dtype: str = "auto", device: str |
         ConfigurationError: no such model, device or dtype; the message says where it was looked for.
     """
     _silence()
-    source = resolve(spec)
-    target = _device(device)
+    if dtype not in _DTYPES:
+        raise ConfigurationError(f"dtype: {dtype!r} is none of {', '.join(_DTYPES)}")
+    source, target = resolve(spec), _device(device)
     if source.path is not None and source.path.suffix == ".gguf":
         source = ModelSource(name=source.name, path=converted(source.path, source.name, cache_dir))
     try:
@@ -149,8 +150,6 @@ def _load(source: ModelSource, dtype: str, device: torch.device) -> LoadedModel:
 
 
 def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
-    if name not in _DTYPES:
-        raise ConfigurationError(f"dtype: {name!r} is none of {', '.join(_DTYPES)}")
     if name != "auto":
         return getattr(torch, name)
     if device.type == "cpu":

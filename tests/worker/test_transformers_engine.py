@@ -5,6 +5,7 @@ import threading
 import msgspec
 import pytest
 import torch
+from transformers.generation.continuous_batching.requests import RequestState
 
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
 from gpu_worker.engine.continuous import default_options
@@ -13,7 +14,7 @@ from gpu_worker.engine.transformers import TransformersEngine
 pytestmark = pytest.mark.model
 
 WORDS = "the river city people green light number early stone water question answer history garden paper write".split()
-SIZES = (1, 2, 5, 9, 30, 33, 64, 120, 270)
+SIZES = (1, 2, 5, 9, 30, 33, 64, 220)
 
 
 def greedy(prompt, max_tokens=12):
@@ -30,8 +31,8 @@ def words(count, start=0):
 
 
 MIXED = (
-    *(greedy(words(size, size), 4 + size % 9) for size in SIZES),
-    *(chat(words(size, size + 1), 4 + size % 9) for size in SIZES[:5]),
+    *(greedy(words(size, size), 4 + size % 5) for size in SIZES),
+    *(chat(words(size, size + 1), 4 + size % 5) for size in SIZES[:6]),
     chat("What is the capital of France?", 20),  # ends by itself
     greedy("1, 2, 3, 4,", 16),
 )
@@ -145,12 +146,18 @@ def test_what_outgrows_the_cache_is_refused(small_engine):
     assert good.error is None
 
 
-def test_requests_that_push_each_other_out_of_the_cache_end_as_alone(small_engine, engine):
+def test_requests_that_push_each_other_out_of_the_cache_end_as_alone(small_engine, engine, monkeypatch):
+    pushed_out = []
+    restart = RequestState.create_equivalent_initial_request
+    monkeypatch.setattr(
+        RequestState, "create_equivalent_initial_request", lambda state: pushed_out.append(state) or restart(state)
+    )
     requests = [
-        *(greedy(words(40, place), 60) for place in range(3)),
-        *(sampled(place, words(40, place), max_tokens=60) for place in range(3)),
+        *(greedy(words(24, place), 14) for place in range(4)),
+        *(sampled(place, words(24, place), max_tokens=14) for place in range(4)),
     ]
     crowded = [output.token_ids for output in run(small_engine, *requests)]
+    assert pushed_out
     assert crowded == [output.token_ids for output in run(engine, *requests)]
 
 
@@ -171,13 +178,9 @@ class Broken:
         monkeypatch.setattr(model, "forward", failing)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_loop_comes_back_and_all_go_on(engine, plain, loaded_model, monkeypatch):
-    for index, request in enumerate(MIXED[:4]):
-        engine.submit(str(index), request)
     Broken(monkeypatch, loaded_model.model, times=1)
-    done = finish(engine, 4)
-    assert [done[str(index)].token_ids for index in range(4)] == plain[:4]
+    assert [output.token_ids for output in run(engine, *MIXED[:4])] == plain[:4]
 
 
 def test_the_request_that_breaks_the_loop_fails_alone(engine, plain, loaded_model, monkeypatch):

@@ -1,0 +1,37 @@
+"""`scripts/bench`: measures, and prints what it measured."""
+
+from typing import Annotated
+
+import typer
+
+from tests.bench.recovery import measure_crash, measure_lost_host
+from tests.bench.steady import measure_steady
+from tests.bench.summary import Summary
+
+app = typer.Typer(help="Each command prints medians of what it measured in this run.", no_args_is_help=True)
+Rounds = Annotated[int, typer.Option(help="Repetitions of each measurement.")]
+
+
+@app.command()
+def recovery(rounds: Rounds = 5) -> None:
+    """Seconds from a death until what it interrupted runs again."""
+    _show("crash, an idle worker at hand: first request elsewhere", measure_crash(rounds, spare=True), "s")
+    _show("crash, all workers busy: first request again", measure_crash(rounds, spare=False), "s")
+    _show("host lost, beyond heartbeat_timeout: all requests released", measure_lost_host(rounds), "s")
+
+
+@app.command()
+def steady(workers: Annotated[int, typer.Option()] = 4, seconds: Annotated[float, typer.Option()] = 15.0) -> None:
+    """CPU, in percent of one core, of a system that only beats, and of one that works."""
+    for label, summary in measure_steady(workers, seconds).items():
+        _show(label, summary, "% of a core")
+
+
+def _show(label: str, summary: Summary, unit: str) -> None:
+    typer.echo(
+        f"{label:62} {summary.median:8.2f} {unit}   ({summary.low:.2f} to {summary.high:.2f}, n={summary.count})"
+    )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""Random kills against a running system, and the verdict on it: nothing lost, nothing twice."""

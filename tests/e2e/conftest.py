@@ -1,0 +1,94 @@
+"""Clusters of real processes. `cluster` is one that tests share as long as they leave it healthy."""
+
+import os
+import tempfile
+import uuid
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.process import MARK, marked_processes
+from tests.support.waiting import wait_until
+
+WORKERS = ("a", "b")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(tmp_path_factory):
+    """Marks every process that the tests start; at the end no process and no temporary folder is left."""
+    patch = pytest.MonkeyPatch()
+    folder = tmp_path_factory.mktemp("tmp")
+    for name in [name for name in os.environ if name.startswith("STOKER_") and name != "STOKER_CACHE_DIR"]:
+        patch.delenv(name)
+    patch.setenv(MARK, uuid.uuid4().hex)
+    patch.setenv("TMPDIR", str(folder))
+    patch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
+    assert [path.name for path in folder.iterdir() if path.name.startswith("stoker")] == []
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def standing(nothing_left, tmp_path_factory):
+    """Holds the shared cluster, and replaces it when a test has broken it."""
+    holder = _Standing(tmp_path_factory)
+    yield holder
+    holder.stop()
+
+
+@pytest.fixture
+def cluster(standing):
+    """One driver and two workers, `a` and `b`, ready and with nothing to do. The test must leave no work behind."""
+    found = standing.healthy()
+    yield found
+    found.assert_clean()
+
+
+@pytest.fixture
+def make_cluster(nothing_left, tmp_path_factory):
+    """Makes a cluster of the test's own, with only a server in it and other settings."""
+    made = []
+
+    def make(settings=None):
+        made.append(Cluster(tmp_path_factory.mktemp("cluster"), settings))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.stop()
+
+
+class _Standing:
+    def __init__(self, folders) -> None:
+        self._folders = folders
+        self._cluster = None
+
+    def healthy(self) -> Cluster:
+        if self._cluster is not None:
+            try:
+                return self._mended(self._cluster)
+            except AssertionError:
+                broken, self._cluster = self._cluster, None
+                broken.stop()
+        self._cluster = Cluster(self._folders.mktemp("standing"))
+        return self._mended(self._cluster)
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.stop()
+
+    @staticmethod
+    def _mended(cluster: Cluster) -> Cluster:
+        for name in [name for name, worker in cluster.workers.items() if not worker.is_running]:
+            cluster.end_worker(name)
+        for name in [name for name in cluster.workers if name not in WORKERS]:
+            cluster.end_worker(name)
+        if not any(driver.is_running for driver in cluster.drivers):
+            cluster.start_driver()
+        for name in WORKERS:
+            if name not in cluster.workers:
+                cluster.start_worker(name)
+        cluster.assert_clean()
+        cluster.ready()
+        return cluster

@@ -1,0 +1,85 @@
+"""Redis that cuts connections, goes away for a while, or is killed: nothing is lost and nothing is done twice."""
+
+from tests.support.verdict import assert_each_done_once, requests
+from tests.support.waiting import stays_true, wait_until
+
+OUTAGE_S = 10
+
+
+def cut_connections(cluster):
+    """CLIENT KILL of everybody but ourselves; how many there were."""
+    return sum(cluster.redis.execute_command("CLIENT", "KILL", "TYPE", kind) for kind in ("normal", "pubsub"))
+
+
+def session_ids(cluster):
+    return {row.id for row in cluster.client.workers() if row.state == "ready"}
+
+
+def test_cut_connections_cost_no_second_execution_and_no_worker(cluster):
+    asked = requests(48, tokens=300)
+    sessions, before = session_ids(cluster), cluster.settled()
+    job = cluster.client.submit(asked)
+    for _ in range(5):
+        cluster.busy("a", tokens=100)
+        assert cut_connections(cluster) >= 4
+
+    outputs = assert_each_done_once(cluster, job, asked)
+
+    assert cluster.settled() - before == sum(len(output.token_ids) for output in outputs)
+    assert cluster.store.queries.job(job.id).dropped == 0
+    assert session_ids(cluster) == sessions
+
+
+def test_workers_consume_again_after_many_cuts_while_idle(cluster):
+    sessions = session_ids(cluster)
+    for place in range(20):
+        cut_connections(cluster)
+        if place % 5 == 0:
+            asked = requests(4, tokens=2, about=f"after cut {place}")
+            assert_each_done_once(cluster, cluster.client.submit(asked), asked)
+
+    assert session_ids(cluster) == sessions
+
+
+def test_work_that_ends_while_redis_is_down_is_committed_when_it_is_back(cluster):
+    asked = requests(32, tokens=300)
+    sessions, before = session_ids(cluster), cluster.settled()
+    job = cluster.client.submit(asked)
+    cluster.busy("a")
+    cluster.busy("b")
+
+    cluster.stop_server()
+    alive = [worker.child_pid for worker in cluster.workers.values()]
+    assert stays_true(lambda: [worker.child_pid for worker in cluster.workers.values()] == alive, OUTAGE_S)
+    cluster.restart_server()
+
+    outputs = assert_each_done_once(cluster, job, asked)
+    assert session_ids(cluster) == sessions
+    assert cluster.settled() - before == sum(len(output.token_ids) for output in outputs)
+
+
+def test_a_killed_redis_that_fsyncs_always_loses_and_repeats_nothing(cluster):
+    asked = [*requests(16, tokens=20, about="short"), *requests(32, tokens=300)]
+    sessions, before = session_ids(cluster), cluster.settled()
+    job = cluster.client.submit(asked)
+    wait_until(lambda: job.progress().done >= 16, what="some outputs")
+
+    cluster.kill_server()
+    cluster.restart_server()
+
+    outputs = assert_each_done_once(cluster, job, asked)
+    assert session_ids(cluster) == sessions
+    assert cluster.settled() - before == sum(len(output.token_ids) for output in outputs)
+
+
+def test_a_client_waits_out_an_outage(cluster):
+    asked = requests(8, tokens=150)
+    job = cluster.client.submit(asked)
+    outputs = iter(job.as_completed(60))
+    cluster.busy("a")
+
+    cluster.kill_server()
+    cluster.restart_server()
+
+    assert len(list(outputs)) == len(asked)
+    assert_each_done_once(cluster, job, asked)

@@ -1,0 +1,91 @@
+"""Workers that are killed, frozen or hung: their requests are done once, elsewhere or by their next session."""
+
+import os
+import signal
+
+from tests.support.verdict import assert_each_done_once, requests
+from tests.support.waiting import wait_until
+
+
+def test_requests_of_a_killed_child_are_done_at_once_by_the_other_worker(cluster):
+    asked = requests(12, tokens=100)
+    job = cluster.client.submit(asked)
+    before = cluster.busy("a")
+    said = len(cluster.driver_log)
+
+    os.kill(cluster.workers["a"].child_pid, signal.SIGKILL)
+
+    outputs = assert_each_done_once(cluster, job, asked)
+    assert "its process ended with SIGKILL" in cluster.driver_log[said:]
+    assert "no heartbeat" not in cluster.driver_log[said:]
+    assert {output.worker_id for output in outputs} >= {"b@e2e"}
+    after = cluster.ready("a")[0]
+    assert after.id != before.id
+    assert after.epoch > before.epoch
+
+
+def test_requests_of_a_killed_host_are_done_after_the_heartbeat_timeout(cluster):
+    asked = requests(12, tokens=100)
+    job = cluster.client.submit(asked)
+    cluster.busy("a")
+    said = len(cluster.driver_log)
+
+    cluster.workers["a"].send_both(signal.SIGKILL)
+
+    assert_each_done_once(cluster, job, asked)
+    assert "a@e2e is lost: no heartbeat for" in cluster.driver_log[said:]
+
+
+def test_a_name_whose_host_was_killed_can_be_taken_by_a_new_worker(cluster):
+    before = cluster.session("a")
+    cluster.workers["a"].send_both(signal.SIGKILL)
+    assert cluster.workers["a"].wait() == -signal.SIGKILL
+
+    cluster.start_worker("a")
+
+    assert cluster.ready("a")[0].epoch > before.epoch
+
+
+def test_a_worker_that_was_frozen_past_its_lease_commits_nothing_that_counts(cluster):
+    asked = requests(16, tokens=150)
+    job = cluster.client.submit(asked)
+    before = cluster.busy("a")
+    cluster.workers["a"].send_both(signal.SIGSTOP)
+    frozen = cluster.workers["a"].child_pid
+    outputs = assert_each_done_once(cluster, job, asked)
+    elsewhere = cluster.client.submit(more := requests(8, tokens=200, about="later"))
+    cluster.busy("b")
+
+    cluster.workers["a"].send_both(signal.SIGCONT)
+
+    wait_until(lambda: cluster.workers["a"].child_pid != frozen, what="a new child")
+    assert "this session was declared dead" in cluster.workers["a"].log
+    assert cluster.ready("a")[0].id != before.id
+    assert assert_each_done_once(cluster, job, asked) == outputs
+    assert_each_done_once(cluster, elsewhere, more)
+
+
+def test_a_child_that_stays_frozen_is_killed_and_replaced(cluster):
+    asked = requests(16, tokens=100)
+    job = cluster.client.submit(asked)
+    before = cluster.busy("b")
+
+    os.kill(cluster.workers["b"].child_pid, signal.SIGSTOP)
+
+    assert_each_done_once(cluster, job, asked)
+    assert "does not end by itself; killing it" in wait_until(
+        lambda: (session := cluster.session("b")) and session.id != before.id and cluster.workers["b"].log
+    )
+
+
+def test_a_request_that_hangs_the_engine_is_given_up_and_no_other(cluster):
+    asked = requests(12, tokens=60)
+    asked[5] = requests(1, tokens=60, about="<<hang>>")[0]
+    said = len(cluster.driver_log)
+    job = cluster.client.submit(asked)
+
+    outputs = assert_each_done_once(cluster, job, asked, errors={5: "worker_crash"})
+
+    assert "its worker died 3 times while running it, the last time alone" in outputs[5].error.message
+    assert "no engine step for" in outputs[5].error.message
+    assert cluster.driver_log[said:].count("is hung: no engine step") == 3

@@ -1,0 +1,43 @@
+from broker.messages import JobState
+from tests.support.racing import race
+
+
+def test_a_closed_job_can_be_read_until_it_expires(stage):
+    job = stage.finished_job(2)
+    assert stage.ledger.close(job, 60)
+    assert stage.queries.job(job).state == JobState.DONE
+    assert len(stage.results(job)) == 2
+    assert stage.queries.open_jobs() == []
+    assert stage.queries.closing_jobs() == []
+
+
+def test_every_key_of_a_closed_job_has_an_end(stage):
+    session, job = stage.worker(), stage.job(3)
+    batch = stage.batch(session, job, [0, 1])
+    stage.ledger.checkpoint(batch, job, session, {0: (1,)})
+    stage.ledger.release(batch, job, session, count_attempt=True, indices=[0])
+    stage.commit("", job, "", [2])
+    # Closing is for complete jobs; here it must end the keys of one that still has all of them.
+    existing = [key for key in stage.keys.job(job).all() if stage.has_key(key)]
+    assert len(existing) == len(stage.keys.job(job).all())
+    stage.ledger.close(job, 60)
+    assert all(0 < stage.redis.ttl(key) <= 60 for key in existing)
+
+
+def test_only_the_first_call_closes(stage):
+    job = stage.finished_job()
+    assert stage.ledger.close(job, 60)
+    assert not stage.ledger.close(job, 60)
+
+
+def test_of_many_at_once_one_closes(stage):
+    job = stage.finished_job()
+    assert sorted(race(*[lambda: stage.ledger.close(job, 60)] * 4)) == [False, False, False, True]
+
+
+def test_closing_an_unknown_job_leaves_nothing(stage):
+    stage.redis.zadd(stage.keys.closing, {"nothing": 1})
+    stage.redis.zadd(stage.keys.jobs, {"nothing": 1})
+    assert stage.ledger.close("nothing", 60)
+    assert stage.queries.open_jobs() == []
+    assert stage.queries.closing_jobs() == []

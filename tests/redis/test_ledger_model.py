@@ -1,0 +1,454 @@
+"""Nothing lost, nothing twice: random interleavings of every command from several owners, against a real server.
+
+The machine remembers what the ledger promised (outputs accepted, requests submitted, attempts counted) and compares
+the whole ledger with it after every step; at the end it drives all jobs to done and looks that no request is missing.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from broker import codec
+from broker.errors import JobNotFoundError, WorkerNameTakenError
+from broker.ledger import NotLeaderError
+from broker.messages import JobState, Output, WorkerState
+from broker.records import BeatReply, Cause, JobRecord
+from broker.settings import BrokerSettings
+from broker.store import Store
+from driver.ending import end_pending
+from tests.support.leaks import leaked_keys
+from tests.support.stage import LEADER, Stage, failures, heartbeat, outputs, request
+
+NAMES = ("gpu0@a", "gpu1@a")
+MAX_JOBS = 3
+MAX_REQUESTS = 12  # of one job
+
+
+@dataclass
+class Job:
+    id: str
+    submitted: int = 0
+    sealed: bool = False
+    cancelled: bool = False
+    closed: bool = False
+    accepted: dict = field(default_factory=dict)  # index -> text
+    attempts: dict = field(default_factory=dict)  # of open requests
+    failed: int = 0
+    dropped: int = 0
+
+    @property
+    def done(self):
+        return self.sealed and len(self.accepted) == self.submitted
+
+
+@dataclass
+class Batch:
+    id: str
+    job: Job
+    session: str
+    isolated: bool
+    held: set  # indices that the session still counts as in hand
+    claimed: bool = False
+    ended: bool = False
+
+
+@dataclass
+class Session:
+    id: str
+    worker: str
+    instance: str
+    epoch: int
+    state: str = "starting"
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self, store):
+        super().__init__()
+        store.redis.flushall()
+        self.stage = Stage(store)
+        self.store = store
+        self.jobs = {}
+        self.batches = {}
+        self.sessions = {}
+        self.texts = 0
+
+    # What may be chosen from
+
+    def some(self, data, things, **conditions):
+        things = [t for t in things.values() if all(getattr(t, name) == value for name, value in conditions.items())]
+        return data.draw(st.sampled_from(things)) if things else None
+
+    def indices_of(self, data, job):
+        return data.draw(st.lists(st.integers(0, max(job.submitted, 1)), min_size=1, max_size=6))
+
+    # Jobs
+
+    @initialize(count=st.integers(1, 5))
+    def begin(self, count):
+        self.submit(count, last=False)
+        self.open_session(NAMES[0], "one")
+        self.beat_all()
+
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(count=st.integers(0, 5), last=st.booleans())
+    def submit(self, count, last):
+        job = Job(str(uuid.uuid4()))
+        self.jobs[job.id] = job
+        self._send(job, 0, count, last)
+
+    @rule(data=st.data(), back=st.integers(0, 3), count=st.integers(0, 3), last=st.booleans())
+    def append(self, data, back, count, last):
+        """Send a run; one from further back repeats what was sent before."""
+        job = self.some(data, self.jobs, closed=False)
+        if job is not None and job.submitted + count <= MAX_REQUESTS:
+            self._send(job, max(0, job.submitted - back), count, last)
+
+    @rule(data=st.data())
+    def submit_out_of_order(self, data):
+        job = self.some(data, self.jobs)
+        with pytest.raises(JobNotFoundError):
+            self.stage.ledger.submit(job.id, "", [request()], offset=job.submitted + 1, last=True)
+
+    def _send(self, job, offset, count, last):
+        run = [request(f"{job.id[:4]}-{offset + i}") for i in range(count)]
+
+        def send():
+            return self.stage.ledger.submit(job.id, "", run, offset=offset, last=last)
+
+        if job.sealed and offset + count > job.submitted:
+            with pytest.raises(JobNotFoundError):
+                send()
+            return
+        if not job.sealed:
+            job.submitted = max(job.submitted, offset + count)
+            job.sealed = last
+        assert send() == job.submitted
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        job = self.some(data, self.jobs, closed=False)
+        if job is not None:
+            assert self.stage.ledger.cancel(job.id) == (not job.done)
+            job.cancelled = job.cancelled or not job.done
+            job.sealed = True
+
+    @rule(data=st.data())
+    def end_pending(self, data):
+        job = self.some(data, self.jobs, cancelled=True)
+        if job is not None:
+            for index in self.stage.pending(job.id):
+                job.accepted[index] = ""
+                job.attempts.pop(index, None)
+                job.failed += 1
+            end_pending(self.store, job.id, "cancelled", "stop")
+
+    @rule(data=st.data())
+    def close(self, data):
+        job = self.some(data, self.jobs, done=True)
+        if job is not None:
+            assert self.stage.ledger.close(job.id, 600) == (not job.closed)
+            job.closed = True
+
+    # Sessions
+
+    @rule(name=st.sampled_from(NAMES), instance=st.sampled_from(["one", "two"]))
+    def open_session(self, name, instance):
+        current = max((s for s in self.sessions.values() if s.worker == name), key=lambda s: s.epoch, default=None)
+        session_id = uuid.uuid4().hex
+        lives = current is not None and current.state in ("starting", "ready", "draining")
+        if lives and current.instance != instance:
+            with pytest.raises(WorkerNameTakenError):
+                self.stage.sessions.open(session_id, name, instance, {})
+            return
+        epoch = self.stage.sessions.open(session_id, name, instance, {})
+        assert epoch == (current.epoch if current else 0) + 1
+        if lives:
+            current.state = "dead"
+        self.sessions[session_id] = Session(session_id, name, instance, epoch)
+
+    @rule(data=st.data(), state=st.sampled_from([WorkerState.READY, WorkerState.READY, WorkerState.DRAINING]))
+    def beat(self, data, state):
+        session = self.some(data, self.sessions)
+        reply = self.stage.sessions.beat(session.id, session.worker, heartbeat(state=state))
+        fenced = session.state in ("dead", "forgotten")
+        assert reply is (BeatReply.FENCED if fenced else BeatReply.GO_ON)
+        if not fenced:
+            session.state = str(state)
+
+    @rule()
+    def beat_all(self):
+        for session in self.sessions.values():
+            if session.state not in ("dead", "forgotten"):
+                self.stage.sessions.beat(session.id, session.worker, heartbeat())
+                session.state = "ready"
+
+    @rule(data=st.data(), judged=st.booleans())
+    def expire(self, data, judged):
+        session = self.some(data, self.sessions)
+        alive = session.state not in ("dead", "forgotten")
+        beat_ms = self.stage.session(session.id).beat_ms if judged and alive else None
+        assert self.stage.sessions.expire(session.id, Cause.LOST, "silent", beat_ms) == alive
+        if alive:
+            session.state = "dead"
+
+    @rule(data=st.data())
+    def expire_on_an_old_beat(self, data):
+        session = self.some(data, self.sessions)
+        assert not self.stage.sessions.expire(session.id, Cause.LOST, "silent", 1)
+
+    @rule(data=st.data())
+    def forget(self, data):
+        session = self.some(data, self.sessions, state="dead")
+        if session is not None:
+            holds = any(b.session == session.id and not b.ended for b in self.batches.values())
+            assert self.stage.sessions.forget(self.stage.session(session.id)) == (not holds)
+            if not holds:
+                session.state = "forgotten"
+
+    # Batches
+
+    @rule(data=st.data(), isolated=st.booleans())
+    def assign(self, data, isolated):
+        job, session = self.some(data, self.jobs), self.some(data, self.sessions)
+        self._assign(job, session, self.indices_of(data, job), isolated)
+
+    @rule(isolated=st.booleans(), data=st.data())
+    def assign_pending(self, isolated, data):
+        job, session = self.some(data, self.jobs), self.some(data, self.sessions, state="ready")
+        if session is not None and (pending := self.stage.pending(job.id)):
+            self._assign(job, session, pending[: data.draw(st.integers(1, 4))], isolated)
+
+    def _assign(self, job, session, indices, isolated):
+        batch_id = str(uuid.uuid4())
+        pending = set(self.stage.pending(job.id))
+        taken = pending & set(indices) if session.state == "ready" else set()
+        assert self.stage.ledger.assign(LEADER, session.id, batch_id, job.id, indices, isolated=isolated) == len(taken)
+        if taken:
+            self.batches[batch_id] = Batch(batch_id, job, session.id, isolated, taken)
+
+    @rule(data=st.data())
+    def assign_as_a_deposed_leader(self, data):
+        job, session = self.some(data, self.jobs), self.some(data, self.sessions)
+        with pytest.raises(NotLeaderError):
+            self.stage.ledger.assign("deposed", session.id, "x", job.id, range(job.submitted))
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def claim(self, data):
+        batch, session = self.some(data, self.batches), self.some(data, self.sessions)
+        self._claim(batch, session if data.draw(st.booleans()) else self.sessions[batch.session])
+
+    def _claim(self, batch, session):
+        claimed = self.stage.ledger.claim(batch.id, batch.job.id, session.id)
+        refused = batch.ended or session.id != batch.session or session.state in ("dead", "forgotten")
+        assert (claimed is None) == refused
+        if claimed is None:
+            return
+        batch.claimed = True
+        batch.held = batch.held - set(batch.job.accepted)
+        assert [item.index for item in claimed.requests] == sorted(batch.held)
+        for item in claimed.requests:
+            assert item.request.prompt == f"{batch.job.id[:4]}-{item.index}"
+            assert item.attempts == batch.job.attempts.get(item.index, 0)
+        assert claimed.cancelled == batch.job.cancelled
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def checkpoint(self, data):
+        batch = self.some(data, self.batches)
+        indices = set(self.indices_of(data, batch.job))
+        mine = set() if batch.ended else indices & batch.held - set(batch.job.accepted)
+        saved = self.stage.ledger.checkpoint(batch.id, batch.job.id, batch.session, dict.fromkeys(indices, (1, 2)))
+        assert saved == len(mine)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), fail=st.booleans())
+    def commit(self, data, fail):
+        """Any batch that ever was, also one of a fenced session, and any requests, also twice."""
+        batch = self.some(data, self.batches)
+        self._commit(batch, self.indices_of(data, batch.job), fail)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def commit_all_of_a_batch(self, data):
+        batch = self.some(data, self.batches, ended=False)
+        if batch is not None and batch.held:
+            self._commit(batch, sorted(batch.held), fail=False)
+
+    def _commit(self, batch, indices, fail):
+        job = batch.job
+        self.texts += 1
+        text = f"output {self.texts}"
+        done_before = job.done
+        result = self.stage.ledger.commit(
+            batch.id, job.id, batch.session, failures(indices) if fail else outputs(indices, text)
+        )
+        fresh = {index for index in indices if index < job.submitted and index not in job.accepted}
+        job.accepted |= dict.fromkeys(fresh, "" if fail else text)
+        for index in fresh:
+            job.attempts.pop(index, None)
+        job.failed += len(fresh) if fail else 0
+        job.dropped += len(indices) - len(fresh)
+        batch.held -= set(indices)
+        assert (result.accepted, result.dropped) == (len(fresh), len(indices) - len(fresh))
+        assert result.job_done == (job.done and not done_before)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def finish(self, data):
+        batch = self.some(data, self.batches)
+        session = self.some(data, self.sessions) if data.draw(st.booleans()) else self.sessions[batch.session]
+        mine = not batch.ended and session.id == batch.session
+        assert self.stage.ledger.finish(batch.id, session.id) == (len(batch.held) if mine else 0)
+        if mine and not batch.held:
+            batch.ended = True
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), count_attempt=st.booleans(), some=st.booleans())
+    def release(self, data, count_attempt, some):
+        batch = self.some(data, self.batches)
+        indices = self.indices_of(data, batch.job) if some else ()
+        self._release(batch, count_attempt, indices)
+
+    def _release(self, batch, count_attempt, indices=()):
+        freed = set() if batch.ended else batch.held & set(indices or batch.held)
+        again = freed - set(batch.job.accepted)
+        released = self.stage.ledger.release(
+            batch.id, batch.job.id, batch.session, count_attempt=count_attempt, indices=indices
+        )
+        assert released == len(again)
+        if count_attempt and batch.claimed:
+            for index in again:
+                batch.job.attempts[index] = batch.job.attempts.get(index, 0) + 1
+        batch.held -= freed
+        batch.ended = batch.ended or not indices
+
+    # What must hold after every step
+
+    @invariant()
+    def jobs_are_whole(self):
+        for job in self.jobs.values():
+            found = self._read(job)
+            everything = set(range(job.submitted))
+            waiting = everything - set(job.accepted)
+            assert sorted([*found.pending, *found.assigned]) == sorted(waiting), "each request is in exactly one state"
+            for index, batch_id in found.assigned.items():
+                batch = self.batches[batch_id.decode()]
+                assert not batch.ended
+                assert index in batch.held
+                assert self.sessions[batch.session].state != "forgotten"
+            assert found.bits == set(job.accepted)
+            assert {item.index: item.text for item in found.outputs} == job.accepted, "the first output is the output"
+            assert len(found.outputs) == len(job.accepted), "no output twice"
+            record = found.record
+            assert (record.submitted, record.done) == (job.submitted, len(found.outputs))
+            assert (record.failed, record.dropped) == (job.failed, job.dropped)
+            assert record.completion_tokens == 2 * (len(found.outputs) - job.failed)
+            state = JobState.DONE if job.done else JobState.RUNNING if job.sealed else JobState.OPEN
+            assert (record.state, record.cancelled) == (state, job.cancelled)
+            assert found.requests == found.costs == waiting
+            assert found.attempts == job.attempts
+            assert found.checkpoints <= waiting
+
+    def _read(self, job):
+        """Everything that the ledger holds of a job, in one round trip."""
+        keys = self.stage.keys.job(job.id)
+        pipeline = self.stage.redis.pipeline(transaction=False)
+        pipeline.hgetall(keys.record)
+        pipeline.zrange(keys.pending, 0, -1)
+        pipeline.hgetall(keys.assigned)
+        pipeline.get(keys.committed)
+        pipeline.xrange(keys.outputs)
+        pipeline.hkeys(keys.requests)
+        pipeline.hkeys(keys.costs)
+        pipeline.hgetall(keys.attempts)
+        pipeline.hkeys(keys.checkpoints)
+        record, pending, assigned, bits, stream, requests, costs, attempts, checkpoints = pipeline.execute()
+        return SimpleNamespace(
+            record=codec.from_fields(JobRecord, record),
+            pending=[int(index) for index in pending],
+            assigned={int(index): batch_id for index, batch_id in assigned.items()},
+            bits={8 * at + bit for at, byte in enumerate(bits or b"") for bit in range(8) if byte & (128 >> bit)},
+            outputs=[codec.decode(Output, fields[b"o"]) for _, fields in stream],
+            requests={int(index) for index in requests},
+            costs={int(index) for index in costs},
+            attempts={int(index): int(count) for index, count in attempts.items()},
+            checkpoints={int(index) for index in checkpoints},
+        )
+
+    @invariant()
+    def tables_list_what_is_open(self):
+        open_jobs = {job.id for job in self.jobs.values() if not job.closed}
+        assert {job.id for job in self.stage.queries.open_jobs()} == open_jobs
+        closing = {job.id for job in self.jobs.values() if job.done and not job.closed}
+        assert {job_id for job_id, _ in self.stage.queries.closing_jobs()} == closing
+
+    @invariant()
+    def sessions_count_what_they_hold(self):
+        rows = {row.id: row for row in self.stage.sessions.table()}
+        assert set(rows) == {s.id for s in self.sessions.values() if s.state != "forgotten"}
+        for row in rows.values():
+            held = [b for b in self.batches.values() if b.session == row.id and not b.ended]
+            assert row.state == self.sessions[row.id].state
+            assert row.inhand_requests == sum(len(b.held) for b in held)
+            costs = [int(c) for b in held for c in self.stage.redis.hvals(self.stage.keys.batch(b.id).requests)]
+            assert (row.inhand_tokens, len(costs)) == (sum(costs), row.inhand_requests)
+            assert row.isolated == sum(b.isolated for b in held)
+            assert {b.id for b in self.stage.queries.batches(row.id)} == {b.id for b in held}
+
+    def teardown(self):
+        """Every worker dies and is recovered from; one new worker then does what is left."""
+        for session in self.sessions.values():
+            if session.state not in ("dead", "forgotten"):
+                self.stage.kill(session.id)
+                session.state = "dead"
+        for batch in self.batches.values():
+            self._release(batch, count_attempt=True)
+        for job in self.jobs.values():
+            self._send(job, job.submitted, 0, last=True)
+        self.open_session(NAMES[0], "last")
+        self.beat_all()
+        (last,) = [s for s in self.sessions.values() if s.instance == "last"]
+        for job in self.jobs.values():
+            self._assign(job, last, range(job.submitted), isolated=False)
+        for batch in [b for b in self.batches.values() if not b.ended]:
+            self._claim(batch, last)
+            self._commit(batch, sorted(batch.held), fail=False)
+            assert self.stage.ledger.finish(batch.id, last.id) == 0
+            batch.ended = True
+        for job in self.jobs.values():
+            assert sorted(item.index for item in self.stage.results(job.id)) == list(range(job.submitted)), "none lost"
+            self.stage.ledger.close(job.id, 600)
+            job.closed = True
+        self.jobs_are_whole()
+        self.tables_list_what_is_open()
+        self.sessions_count_what_they_hold()
+        assert leaked_keys(self.store) == []
+
+
+def test_nothing_is_lost_and_nothing_comes_twice(server):
+    store = Store(BrokerSettings(broker_url=server.url, namespace="model"))
+    try:
+        run_state_machine_as_test(
+            lambda: LedgerMachine(store),
+            settings=settings(
+                max_examples=60,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        store.close()

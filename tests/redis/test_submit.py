@@ -1,0 +1,144 @@
+import uuid
+
+import pytest
+
+from broker.errors import JobNotFoundError
+from broker.messages import JobState
+from tests.support.racing import race
+from tests.support.stage import COST, request
+
+
+def submit(stage, job_id, texts, offset, *, last=False, **options):
+    return stage.ledger.submit(job_id, "m", [request(text) for text in texts], offset=offset, last=last, **options)
+
+
+@pytest.fixture
+def job_id():
+    return str(uuid.uuid4())
+
+
+def test_the_first_run_creates_the_job(stage, job_id):
+    assert submit(stage, job_id, "abc", 0, last=True, priority=7) == 3
+    record = stage.queries.job(job_id)
+    assert (record.id, record.model, record.priority) == (job_id, "m", 7)
+    assert (record.state, record.submitted, record.done) == (JobState.RUNNING, 3, 0)
+    assert stage.pending(job_id) == [0, 1, 2]
+    assert [job.id for job in stage.queries.open_jobs()] == [job_id]
+
+
+def test_a_request_is_kept_with_its_cost(stage):
+    job_id = stage.job(1)
+    assert stage.queries.request(job_id, 0) == request()
+    assert [item.cost for item in stage.queries.pending(job_id, 10)] == [COST]
+
+
+def test_a_job_stays_open_until_the_last_run(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    assert stage.queries.job(job_id).state == JobState.OPEN
+    assert submit(stage, job_id, "c", 2, last=True) == 3
+    assert stage.queries.job(job_id).state == JobState.RUNNING
+
+
+def test_a_run_sent_twice_changes_nothing(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    assert submit(stage, job_id, "xy", 0) == 2
+    assert [stage.queries.request(job_id, index).prompt for index in (0, 1)] == ["a", "b"]
+    assert stage.pending(job_id) == [0, 1]
+
+
+def test_a_run_that_overlaps_adds_only_what_is_new(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    assert submit(stage, job_id, "yc", 1) == 3
+    assert [stage.queries.request(job_id, index).prompt for index in range(3)] == ["a", "b", "c"]
+
+
+def test_a_repeated_run_does_not_bring_a_finished_request_back(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    stage.commit("", job_id, "", [0])
+    submit(stage, job_id, "ab", 0)
+    assert stage.pending(job_id) == [1]
+    assert stage.queries.request(job_id, 0) is None
+
+
+def test_a_run_out_of_order_is_refused(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    with pytest.raises(JobNotFoundError, match="takes no requests at 3"):
+        submit(stage, job_id, "x", 3)
+    assert stage.queries.job(job_id).submitted == 2
+
+
+def test_a_later_run_of_an_unknown_job_creates_nothing(stage, job_id):
+    with pytest.raises(JobNotFoundError):
+        submit(stage, job_id, "x", 1)
+    assert stage.queries.open_jobs() == []
+
+
+def test_the_last_run_may_be_sent_again(stage, job_id):
+    submit(stage, job_id, "ab", 0, last=True)
+    assert submit(stage, job_id, "ab", 0, last=True) == 2
+
+
+def test_a_sealed_job_takes_nothing_more(stage, job_id):
+    submit(stage, job_id, "ab", 0, last=True)
+    with pytest.raises(JobNotFoundError, match="already sealed"):
+        submit(stage, job_id, "c", 2)
+    with pytest.raises(JobNotFoundError):
+        submit(stage, job_id, "bc", 1)
+    assert stage.pending(job_id) == [0, 1]
+
+
+def test_the_last_output_before_the_seal_completes_the_job_at_the_seal(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    assert not stage.commit("", job_id, "", [0, 1]).job_done
+    assert stage.queries.closing_jobs() == []
+    submit(stage, job_id, "", 2, last=True)
+    record = stage.queries.job(job_id)
+    assert record.state == JobState.DONE
+    assert record.finished_ms >= record.created_ms
+    assert [job for job, _ in stage.queries.closing_jobs()] == [job_id]
+
+
+def test_an_empty_sealed_job_is_done_at_once(stage, job_id):
+    assert submit(stage, job_id, "", 0, last=True) == 0
+    assert stage.queries.job(job_id).state == JobState.DONE
+    assert [job for job, _ in stage.queries.closing_jobs()] == [job_id]
+
+
+def test_an_empty_run_says_that_the_client_is_there(stage, job_id):
+    submit(stage, job_id, "a", 0)
+    key = stage.keys.job(job_id).record
+    stage.age_field(key, "touched_ms", 100)
+    before = stage.queries.job(job_id).touched_ms
+    assert submit(stage, job_id, "", 1) == 1
+    assert stage.queries.job(job_id).touched_ms >= before + 100_000
+
+
+def test_the_deadline_counts_from_the_creation(stage, job_id):
+    submit(stage, job_id, "a", 0, deadline_s=60)
+    record = stage.queries.job(job_id)
+    assert record.deadline_ms == record.created_ms + 60_000
+    submit(stage, job_id, "b", 1, deadline_s=9)
+    assert stage.queries.job(job_id).deadline_ms == record.deadline_ms
+
+
+def test_a_tiny_deadline_is_a_deadline_all_the_same(stage, job_id):
+    submit(stage, job_id, "a", 0, deadline_s=0.0001)
+    record = stage.queries.job(job_id)
+    assert record.deadline_ms == record.created_ms + 1
+
+
+def test_without_a_deadline_there_is_none(stage):
+    assert stage.queries.job(stage.job()).deadline_ms == 0
+
+
+def test_a_submission_wakes_the_driver_once(stage, job_id):
+    submit(stage, job_id, "a", 0)
+    submit(stage, job_id, "b", 1)
+    assert stage.redis.llen(stage.keys.wake) == 1
+    assert stage.wakes()
+
+
+def test_the_same_run_sent_by_many_at_once_counts_once(stage, job_id):
+    assert race(*[lambda: submit(stage, job_id, "abcd", 0, last=True)] * 8) == [4] * 8
+    assert stage.pending(job_id) == [0, 1, 2, 3]
+    assert stage.queries.job(job_id).submitted == 4

@@ -1,0 +1,56 @@
+"""Faults for whole processes. Each patches one function, before the program that it breaks has started."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+DIED_BEFORE_SENDING = 77
+DIED_AT_START = 66
+
+
+def die_before_sending():
+    """A driver that is killed after it has assigned a batch, and before it has sent the message."""
+    import driver.service
+
+    driver.service.send_batch = lambda *_args: os._exit(DIED_BEFORE_SENDING)
+
+
+def lose_first_message():
+    """A worker that takes its first message off the queue and forgets it, without a trace in Redis."""
+    from kombu.transport.redis import Transport
+
+    deliver = Transport._deliver
+
+    def lossy(self, message, queue):
+        if queue.startswith("gpu."):
+            Transport._deliver = deliver
+        else:
+            deliver(self, message, queue)
+
+    Transport._deliver = lossy
+
+
+def stop_between_brpop_and_unacked():
+    """A worker that stands still where its message is in no key of Redis; `E2E_MARK_FILE` appears when it does."""
+    from kombu.transport.redis import QoS
+
+    def stand_still(_self, _message, _tag):
+        Path(os.environ["E2E_MARK_FILE"]).touch()
+        time.sleep(600)
+
+    QoS.append = stand_still
+
+
+def fail_everything():
+    """A worker on a broken GPU: every request fails at once."""
+    from gpu_worker.engine import faults, simulated
+
+    simulated.fault_of = lambda _request: faults.FAIL
+
+
+def die_at_start():
+    """A worker whose process never comes up; its supervisor does."""
+    if "gpu_worker.bootstrap" in sys.orig_argv:
+        os.write(2, b"libcuda.so.1: cannot open shared object file\n")
+        os._exit(DIED_AT_START)
