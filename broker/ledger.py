@@ -111,7 +111,7 @@ class Ledger:
             job.attempts,
             job.checkpoints,
         ]
-        reply = self._scripts.run("claim", keys, [batch_id, session_id])
+        reply = self._scripts.run("claim", keys, [batch_id, session_id, job_id])
         if reply is None:
             return None
         cancelled, deadline_ms, *flat = reply

@@ -66,9 +66,8 @@ def mask_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.password is None:
         return url
-    host = parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{place}"))
 
 
 def load_broker_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> BrokerSettings:

@@ -10,7 +10,7 @@ from broker.clock import SystemClock
 from broker.errors import ConfigurationError, StokerError
 from broker.settings import load_broker_settings
 from broker.store import Store
-from gpu_worker.device import candidates
+from gpu_worker.device import candidates, usable_gpus
 from gpu_worker.exits import EXIT_CONFIGURATION
 from gpu_worker.settings import load_worker_settings
 from gpu_worker.supervisor import EXIT_GIVEN_UP, Supervisor
@@ -36,8 +36,9 @@ def _run() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: supervisor.stop())
     lifeline.watch(os.environ, supervisor.stop)
+    gpus = usable_gpus(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     try:
-        return supervisor.run(candidates(settings.device, settings.worker_name, count_gpus()))
+        return supervisor.run(candidates(settings.device, settings.worker_name, gpus))
     finally:
         store.close()
 

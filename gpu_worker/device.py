@@ -29,8 +29,22 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def candidates(device: str, name: str, gpu_count: int) -> Iterator[Placement]:
-    """Placements to try, best first; the ledger says which names are free.
+def usable_gpus(gpu_count: int, visible: str | None) -> tuple[int, ...]:
+    """The GPUs that a worker may take: all of the host's, or those that CUDA_VISIBLE_DEVICES already allows.
+
+    Raises:
+        ConfigurationError: the variable names GPUs by UUID, which the supervisor cannot pin by index.
+    """
+    if visible is None:
+        return tuple(range(gpu_count))
+    parts = [part.strip() for part in visible.split(",") if part.strip()]
+    if not all(part.isdigit() for part in parts):
+        raise ConfigurationError(f"CUDA_VISIBLE_DEVICES={visible!r} must be a list of indices, such as 0,1")
+    return tuple(int(part) for part in parts if int(part) < gpu_count)
+
+
+def candidates(device: str, name: str, gpus: tuple[int, ...]) -> Iterator[Placement]:
+    """Placements to try, best first; the ledger says which names are free. `gpus` are those that may be taken.
 
     Raises:
         ConfigurationError: the device or name cannot be read, or the host has no such GPU.
@@ -39,21 +53,21 @@ def candidates(device: str, name: str, gpu_count: int) -> Iterator[Placement]:
         raise ConfigurationError(f"worker_name={name!r} must be made of letters, digits, '_', '.', '-'")
     host = socket.gethostname()
     full_name = name if "@" in name else f"{name}@{host}" if name else ""
-    if device == "cpu" or (device == "auto" and gpu_count == 0):
+    if device == "cpu" or (device == "auto" and not gpus):
         names = [full_name] if full_name else (f"cpu{i}@{host}" for i in range(MAX_CPU_WORKERS))
         yield from (Placement(name=item) for item in names)
         return
-    groups = [(index,) for index in range(gpu_count)] if device == "auto" else [_parse(device, gpu_count)]
-    for gpus in groups:
-        yield Placement(name=full_name or f"gpu{'-'.join(map(str, gpus))}@{host}", gpus=gpus)
+    groups = [(index,) for index in gpus] if device == "auto" else [_parse(device, gpus)]
+    for group in groups:
+        yield Placement(name=full_name or f"gpu{'-'.join(map(str, group))}@{host}", gpus=group)
 
 
-def _parse(device: str, gpu_count: int) -> tuple[int, ...]:
+def _parse(device: str, usable: tuple[int, ...]) -> tuple[int, ...]:
     match = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", device)
     if match is None:
         raise ConfigurationError(f"device={device!r} must be auto, cpu, cuda:N, or cuda:N,M")
     gpus = tuple(int(index) for index in match[1].split(","))
-    missing = [index for index in gpus if index >= gpu_count]
-    if missing:
-        raise ConfigurationError(f"device={device!r}: this host has {gpu_count} GPUs, numbered from 0")
+    if not set(gpus) <= set(usable):
+        there = ", ".join(map(str, usable)) or "none"
+        raise ConfigurationError(f"device={device!r}: the GPUs that may be used here are: {there}")
     return gpus

@@ -28,7 +28,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     worker_name: str = ""  # `name` or `name@host`; the first free device of this host if empty
     engine: str = "transformers"
     pool: str = "engine"
-    device: str = "auto"  # auto, cpu, cuda:0, or several GPUs: cuda:0,1
+    device: str = "auto"  # auto, cpu, or cuda:N
     dtype: str = "auto"
     max_batches: int = 8  # batches in flight that share the engine
     slots: int = 0

@@ -1,15 +1,16 @@
 -- claim: a worker takes up a batch that a message named.
 --
 -- Gives the requests that are still this batch's and have no output yet: a batch claimed again generates only what is
--- missing, and goes on behind the tokens that an interrupted run has saved. A message for a batch that is gone, or
--- was given to another session, gets nothing and is harmless.
+-- missing, and goes on behind the tokens that an interrupted run has saved. A message for a batch that is gone, was
+-- given to another session, or is of another job than the message says, gets nothing and is harmless.
 --
 -- KEYS 1 batch  2 batch requests  3 session  4 job  5 requests  6 assigned  7 committed  8 attempts  9 checkpoints
--- ARGV 1 batch id  2 session id
+-- ARGV 1 batch id  2 session id  3 job id
 -- Returns nil when refused, else {cancelled (0|1), deadline in ms from now ('' for none), and for each request:
 -- index, payload, attempts before, saved tokens ('' for none)}.
 
-if redis.call('HGET', KEYS[1], 'session') ~= ARGV[2] then return nil end
+local batch = redis.call('HMGET', KEYS[1], 'session', 'job')
+if batch[1] ~= ARGV[2] or batch[2] ~= ARGV[3] then return nil end
 local state = redis.call('HGET', KEYS[3], 'state')
 if not state or state == 'dead' then return nil end
 

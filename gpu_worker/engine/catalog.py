@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from broker.errors import ConfigurationError
 from gpu_worker.engine.base import Engine
 from gpu_worker.settings import WorkerSettings
 
@@ -21,6 +22,8 @@ def _transformers(settings: WorkerSettings) -> Engine:
     from gpu_worker.engine.loading import load_model
     from gpu_worker.engine.transformers import TransformersEngine
 
+    if "," in settings.device:
+        raise ConfigurationError(f"device={settings.device!r}: a model over several GPUs is not supported; give one")
     # The supervisor has pinned the GPU, so that it is the only one that this process sees.
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
     loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)

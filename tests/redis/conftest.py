@@ -1,10 +1,12 @@
 """A real server for every Lua command: Valkey always, Redis too where `redis-server` is installed."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
 
+from broker.celery_app import create_app
 from broker.embedded import EmbeddedServer
 from broker.settings import BrokerSettings
 from broker.store import Store
@@ -45,3 +47,18 @@ def store(settings):
 @pytest.fixture
 def stage(store):
     return Stage(store)
+
+
+@pytest.fixture
+def app(settings):
+    """The Celery app of a driver."""
+    app = create_app(settings)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def in_background():
+    """Runs a call in a thread; returns its future."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool.submit

@@ -55,6 +55,14 @@ def test_the_next_session_of_the_same_worker_is_refused(stage, session):
     assert stage.ledger.claim(batch, job, successor) is None
 
 
+def test_a_message_that_names_another_job_is_refused(stage, session):
+    job = stage.job(1)
+    batch = stage.batch(session, job, [0], claimed=False)
+    assert stage.ledger.claim(batch, stage.job(1), session) is None
+    assert stage.assigned(job) == {0: batch}
+    assert stage.in_hand(session) == (1, COST, 0)
+
+
 def test_a_batch_that_is_gone_gives_nothing(stage, session):
     job = stage.job(1)
     batch = stage.batch(session, job, [0])

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.racing import race
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

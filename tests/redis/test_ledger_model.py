@@ -90,6 +90,11 @@ class LedgerMachine(RuleBasedStateMachine):
         things = [t for t in things.values() if all(getattr(t, name) == value for name, value in conditions.items())]
         return data.draw(st.sampled_from(things)) if things else None
 
+    def some_batch(self, data):
+        """A batch, more often one that is still held than one that has ended."""
+        held = [batch for batch in self.batches.values() if not batch.ended]
+        return data.draw(st.sampled_from(held if held and data.draw(st.integers(0, 3)) else [*self.batches.values()]))
+
     def indices_of(self, data, job):
         return data.draw(st.lists(st.integers(0, max(job.submitted, 1)), min_size=1, max_size=6))
 
@@ -247,8 +252,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def claim(self, data):
-        batch, session = self.some(data, self.batches), self.some(data, self.sessions)
-        self._claim(batch, session if data.draw(st.booleans()) else self.sessions[batch.session])
+        batch = self.some_batch(data)
+        stranger = data.draw(st.integers(0, 3)) == 0
+        self._claim(batch, self.some(data, self.sessions) if stranger else self.sessions[batch.session])
 
     def _claim(self, batch, session):
         claimed = self.stage.ledger.claim(batch.id, batch.job.id, session.id)
@@ -267,24 +273,34 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def checkpoint(self, data):
-        batch = self.some(data, self.batches)
+        batch = self.some_batch(data)
         indices = set(self.indices_of(data, batch.job))
-        mine = set() if batch.ended else indices & batch.held - set(batch.job.accepted)
-        saved = self.stage.ledger.checkpoint(batch.id, batch.job.id, batch.session, dict.fromkeys(indices, (1, 2)))
+        session_id = self.some(data, self.sessions).id if data.draw(st.integers(0, 3)) == 0 else batch.session
+        refused = batch.ended or session_id != batch.session
+        mine = set() if refused else indices & batch.held - set(batch.job.accepted)
+        saved = self.stage.ledger.checkpoint(batch.id, batch.job.id, session_id, dict.fromkeys(indices, (1, 2)))
         assert saved == len(mine)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), fail=st.booleans())
     def commit(self, data, fail):
         """Any batch that ever was, also one of a fenced session, and any requests, also twice."""
-        batch = self.some(data, self.batches)
+        batch = self.some_batch(data)
         self._commit(batch, self.indices_of(data, batch.job), fail)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
+    def commit_what_another_holds(self, data):
+        """A fenced worker's output comes after its request was given to another."""
+        late, batch = self.some_batch(data), self.some_batch(data)
+        if batch.held and late.job is batch.job:
+            self._commit(late, sorted(batch.held)[:1], fail=False)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
     def commit_all_of_a_batch(self, data):
-        batch = self.some(data, self.batches, ended=False)
-        if batch is not None and batch.held:
+        batch = self.some_batch(data)
+        if batch.held:
             self._commit(batch, sorted(batch.held), fail=False)
 
     def _commit(self, batch, indices, fail):
@@ -308,7 +324,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def finish(self, data):
-        batch = self.some(data, self.batches)
+        batch = self.some_batch(data)
         session = self.some(data, self.sessions) if data.draw(st.booleans()) else self.sessions[batch.session]
         mine = not batch.ended and session.id == batch.session
         assert self.stage.ledger.finish(batch.id, session.id) == (len(batch.held) if mine else 0)
@@ -318,7 +334,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), count_attempt=st.booleans(), some=st.booleans())
     def release(self, data, count_attempt, some):
-        batch = self.some(data, self.batches)
+        batch = self.some_batch(data)
         indices = self.indices_of(data, batch.job) if some else ()
         self._release(batch, count_attempt, indices)
 

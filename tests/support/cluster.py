@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import redis
 
 from broker.embedded import EmbeddedServer
@@ -16,7 +17,7 @@ from broker.lifeline import Lifeline
 from broker.records import Session
 from broker.settings import BrokerSettings
 from broker.store import Store
-from driver import Client
+from driver import Client, Job
 from tests.support.leaks import leaked_keys
 from tests.support.process import Process, Worker, children, descendants
 from tests.support.waiting import wait_until
@@ -149,6 +150,11 @@ class Cluster:
             lambda: (row := self.session(name)) and row.running and row.generated_tokens >= before + tokens and row,
             what=f"{name} generates",
         )
+
+    def saved_tokens(self, job: Job) -> dict[int, tuple[int, ...]]:
+        """The tokens that checkpoints hold, by request."""
+        saved = self.redis.hgetall(self.store.keys.job(job.id).checkpoints)
+        return {int(index): msgspec.msgpack.decode(tokens, type=tuple[int, ...]) for index, tokens in saved.items()}
 
     def generated_tokens(self) -> int:
         """Tokens that the workers who live now have generated, as of their last beats."""

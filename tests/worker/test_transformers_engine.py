@@ -13,7 +13,7 @@ from gpu_worker.engine.transformers import TransformersEngine
 
 pytestmark = pytest.mark.model
 
-WORDS = "the river city people green light number early stone water question answer history garden paper write".split()
+WORDS = ("the", "river", "city", "people", "green", "light", "early", "stone", "water", "answer", "garden", "paper")
 SIZES = (1, 2, 5, 9, 30, 33, 64, 220)
 
 

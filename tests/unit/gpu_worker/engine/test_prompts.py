@@ -64,7 +64,7 @@ def test_what_fits_is_let_through():
 
 
 def test_too_large_an_answer_is_told_what_fits():
-    with pytest.raises(ContextLengthExceededError, match="at most 10$"):
+    with pytest.raises(ContextLengthExceededError, match=r"at most 10$"):
         require_fit(90, 11, 100)
 
 

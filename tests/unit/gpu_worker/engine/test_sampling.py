@@ -8,7 +8,7 @@ from gpu_worker.engine.sampling import GREEDY, PerRequestSampling, RowSampling, 
 VOCABULARY = 50
 
 
-def picked(scores, *, temperature=1.0, top_p=1.0, top_k=0, draws, filtered=True):
+def picked(scores, *, temperature=1.0, top_p=1.0, top_k=0, draws, **how):
     rows = len(draws)
     return pick_tokens(
         scores.expand(rows, -1),
@@ -16,7 +16,7 @@ def picked(scores, *, temperature=1.0, top_p=1.0, top_k=0, draws, filtered=True)
         top_p=torch.full((rows,), top_p),
         top_k=torch.full((rows,), top_k, dtype=torch.int32),
         draws=torch.tensor(draws, dtype=torch.int32),
-        filtered=filtered,
+        **how,
     )
 
 
@@ -74,6 +74,14 @@ def test_without_filters_the_sort_changes_nothing():
     draws = [draw(3, i) for i in range(500)]
     scores = random_scores(size=5000)
     assert torch.equal(picked(scores, draws=draws), picked(scores, draws=draws, filtered=False))
+
+
+@pytest.mark.parametrize("case", [*CASES, {"top_p": 0.999}, {"top_k": 1500, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 50.0])
+def test_the_head_of_the_vocabulary_gives_what_the_whole_would(case, temperature):
+    scores, draws = random_scores(size=3000), [draw(3, i) for i in range(20)]
+    case = case | {"temperature": temperature, "draws": draws}
+    assert torch.equal(picked(scores, **case), picked(scores, eager=False, **case))
 
 
 def test_draws_depend_on_seed_and_position_and_nothing_else():

@@ -1,0 +1,99 @@
+import pytest
+
+from broker.results import PAGE
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def job(stage):
+    return stage.job(1000)
+
+
+def commit(stage, job, *indices):
+    stage.commit("", job, "", indices)
+
+
+def read(stream, timeout_s=0.0):
+    return [item.index for item in stream.read(timeout_s)]
+
+
+def test_outputs_come_in_the_order_of_completion(stage, store, job):
+    for index in (5, 2, 9):
+        commit(stage, job, index)
+    assert read(store.outputs(job)) == [5, 2, 9]
+
+
+def test_each_is_read_once(stage, store, job):
+    stream = store.outputs(job)
+    commit(stage, job, 0)
+    assert read(stream) == [0]
+    assert read(stream) == []
+    commit(stage, job, 1)
+    assert read(stream) == [1]
+
+
+def test_nothing_yet_is_an_empty_list(store, job):
+    assert read(store.outputs(job)) == []
+    assert read(store.outputs(job), 0.01) == []
+    assert read(store.outputs("nothing")) == []
+
+
+def test_a_reader_waits_for_the_first(stage, store, job, in_background):
+    reading = in_background(lambda: read(store.outputs(job), 2.0))
+    wait_until(lambda: store.redis.info("clients")["blocked_clients"] == 1)
+    commit(stage, job, 3)
+    assert reading.result(5) == [3]
+
+
+def test_a_position_can_be_kept_and_used_by_another_reader(stage, store, job):
+    first = store.outputs(job)
+    commit(stage, job, 0, 1)
+    read(first)
+    commit(stage, job, 2)
+    assert read(store.outputs(job, first.position)) == [2]
+
+
+def test_more_than_a_page_is_read_page_by_page(stage, store, job):
+    commit(stage, job, *range(PAGE + 3))
+    stream = store.outputs(job)
+    assert read(stream) == list(range(PAGE))
+    assert stream.has_more()
+    assert read(stream) == list(range(PAGE, PAGE + 3))
+    assert not stream.has_more()
+
+
+def test_drain_reads_all_there_is(stage, store, job):
+    commit(stage, job, *range(PAGE + 3))
+    assert [item.index for item in store.outputs(job).drain()] == list(range(PAGE + 3))
+
+
+def test_has_more_counts_from_the_position(stage, store, job):
+    stream = store.outputs(job)
+    assert not stream.has_more()
+    commit(stage, job, 0)
+    assert stream.has_more()
+
+
+def test_trimming_drops_what_was_read_and_nothing_else(stage, store, job):
+    stream = store.outputs(job)
+    commit(stage, job, 0, 1)
+    read(stream)
+    commit(stage, job, 2)
+    stream.trim()
+    assert read(store.outputs(job)) == [2]
+    assert read(stream) == [2]
+
+
+def test_trimming_before_anything_was_read_drops_nothing(stage, store, job):
+    commit(stage, job, 0)
+    store.outputs(job).trim()
+    assert read(store.outputs(job)) == [0]
+
+
+def test_a_trimmed_output_cannot_be_committed_again(stage, store, job):
+    commit(stage, job, 0)
+    stream = store.outputs(job)
+    read(stream)
+    stream.trim()
+    assert stage.commit("", job, "", [0]).dropped == 1
+    assert read(store.outputs(job)) == []

@@ -1,0 +1,288 @@
+"""The driver's tick against a real store: who acts, and what one round does."""
+
+import pytest
+
+from broker.messages import WorkerState
+from driver.service import LEASE_S, DriverService
+from driver.settings import DriverSettings
+from tests.support.celery_queue import messages
+from tests.support.clock import FakeClock
+from tests.support.stage import Stage, heartbeat
+from tests.support.waiting import wait_until
+
+NAME = "gpu0@host"
+
+
+class LeaderlessStage(Stage):
+    """The services under test lead, not the stage."""
+
+    def lead(self, *_, **__):
+        return 0
+
+
+@pytest.fixture
+def stage(store):
+    return LeaderlessStage(store)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def make_service(store, clock, monkeypatch):
+    # This server has just been started, and every beat would be forgiven.
+    monkeypatch.setattr(store.queries, "uptime_s", lambda: 86_400)
+    services = []
+
+    def make(**options):
+        service = DriverService(store, DriverSettings(**options), clock)
+        services.append(service)
+        return service
+
+    yield make
+    for service in services:
+        service.stop()
+        service.run()  # stopped: gives up the lead and closes
+
+
+@pytest.fixture
+def service(make_service):
+    return make_service()
+
+
+def end_lease(store):
+    store.redis.pexpire(store.keys.leader, 1)
+    wait_until(lambda: not store.has_leader())
+
+
+def test_the_first_tick_takes_the_lead(service, store):
+    assert not service.leads
+    assert service.tick() == 0
+    assert service.leads
+    assert 0 < store.redis.pttl(store.keys.leader) <= LEASE_S * 1000
+
+
+def test_a_leader_assigns_and_wakes_the_worker(service, stage):
+    session, job = stage.worker(), stage.job(3)
+    assert service.tick() == 1
+    (batch,) = stage.queries.batches(session)
+    assert stage.queries.batch_indices(batch.id) == (0, 1, 2)
+    assert messages(stage.redis) == [(batch.id, batch.id, job)]
+
+
+def test_the_next_tick_assigns_nothing_twice(service, stage):
+    stage.worker()
+    stage.job(3)
+    assert service.tick() == 1
+    assert service.tick() == 0
+
+
+def test_a_standby_does_nothing(make_service, stage):
+    leader, standby = make_service(), make_service()
+    leader.tick()
+    session = stage.worker()
+    stage.job(1)
+    dead = stage.worker("gpu1@host")
+    stage.kill(dead)
+    assert standby.tick() == 0
+    assert not standby.leads
+    assert stage.queries.batches(session) == []
+    assert stage.session(dead) is not None
+
+
+def test_a_standby_takes_over_when_the_leader_resigns(make_service, stage):
+    leader, standby = make_service(), make_service()
+    leader.tick()
+    standby.tick()
+    leader.stop()
+    leader.run()
+    stage.worker()
+    stage.job(1)
+    assert standby.tick() == 1
+    assert standby.leads
+
+
+def test_a_standby_takes_over_when_the_lease_is_over(make_service, stage):
+    leader, standby = make_service(), make_service()
+    leader.tick()
+    standby.tick()
+    end_lease(stage.store)
+    assert standby.tick() == 0
+    assert standby.leads
+    assert leader.tick() == 0
+    assert not leader.leads
+
+
+def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
+    """It died between the assignment and the message."""
+    session, job = stage.worker(), stage.job(1)
+    stage.redis.set(stage.keys.leader, "old")
+    stage.ledger.assign("old", session, "b", job, [0])
+    stage.redis.delete(stage.keys.leader)
+    service = make_service()
+    assert service.tick() == 0
+    assert messages(stage.redis) == []
+    stage.age_field(stage.keys.batch("b").record, "assigned_ms", 6)
+    clock.advance(1.0)
+    service.tick()
+    assert messages(stage.redis) == [("b", "b", job)]
+
+
+def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage, monkeypatch):
+    stage.worker()
+    job = stage.job(1)
+    open_jobs = stage.queries.open_jobs
+
+    def lose_the_lead():
+        stage.redis.set(stage.keys.leader, "another", ex=60)
+        return open_jobs()
+
+    monkeypatch.setattr(stage.queries, "open_jobs", lose_the_lead)
+    assert service.tick() == 0
+    assert not service.leads
+    assert stage.pending(job) == [0]
+
+
+def test_the_dead_are_recovered_and_their_work_assigned_in_one_tick(service, stage):
+    dead, alive = stage.worker(), stage.worker("gpu1@host", state=WorkerState.LOADING)
+    job = stage.job(2)
+    assert service.tick() == 1
+    stage.kill(dead)
+    stage.sessions.beat(alive, "gpu1@host", heartbeat())
+    assert service.tick() == 1
+    assert [row.id for row in stage.sessions.table()] == [alive]
+    assert sorted(stage.assigned(job)) == [0, 1]
+
+
+def test_a_silent_worker_is_recovered(service, stage):
+    silent = stage.worker()
+    job = stage.job(1)
+    service.tick()
+    stage.age_beat(silent, 11)
+    service.tick()
+    assert stage.sessions.table() == []
+    assert stage.pending(job) == [0]
+
+
+def test_silence_is_not_trusted_just_after_redis_started(make_service, stage, clock, monkeypatch):
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 3)
+    silent = stage.worker()
+    stage.age_beat(silent, 11)
+    service = make_service()
+    service.tick()
+    assert stage.session(silent) is not None
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 20)
+    clock.advance(9.9)
+    service.tick()
+    assert stage.session(silent) is not None
+    clock.advance(0.2)
+    service.tick()
+    assert stage.session(silent) is None
+
+
+def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_background, monkeypatch):
+    silent = stage.worker()
+    service.tick()
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        service.stop()
+
+    monkeypatch.setattr(service._stopped, "wait", pause)
+    monkeypatch.setattr(stage.queries, "server_time_ms", unavailable)
+    service.run()
+    monkeypatch.undo()
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)
+    assert pauses == [0.5]
+    stage.age_beat(silent, 11)
+    service.tick()
+    assert stage.session(silent) is not None
+    clock.advance(10.1)
+    service.tick()
+    assert stage.session(silent) is None
+
+
+def unavailable():
+    from broker.errors import BrokerUnavailableError
+
+    raise BrokerUnavailableError("down")
+
+
+def test_a_suspect_gets_no_new_work(service, stage):
+    session, job = stage.worker(), stage.job(1)
+    stage.age_beat(session, 4)
+    assert service.tick() == 0
+    assert stage.pending(job) == [0]
+    stage.sessions.beat(session, NAME, heartbeat())
+    assert service.tick() == 1
+
+
+def test_a_worker_that_is_asked_to_drain_gets_no_new_work(service, stage):
+    session, job = stage.worker(), stage.job(1)
+    stage.sessions.request_drain(session)
+    assert service.tick() == 0
+    assert stage.pending(job) == [0]
+
+
+def test_a_worker_of_another_model_gets_no_work(service, stage):
+    stage.worker(model="other")
+    job = stage.job(1, model="m")
+    assert service.tick() == 0
+    assert stage.pending(job) == [0]
+
+
+def test_the_batch_settings_count(make_service, stage):
+    session = stage.worker(slots=100, kv_tokens=100_000)
+    stage.job(7)
+    assert make_service(batch_size=3).tick() == 3
+    assert sorted(batch.size for batch in stage.queries.batches(session)) == [1, 3, 3]
+
+
+def test_a_cancelled_job_is_ended_and_not_run(service, stage):
+    stage.worker()
+    job = stage.job(2)
+    stage.ledger.cancel(job)
+    assert service.tick() == 0
+    assert {item.error.code for item in stage.results(job)} == {"cancelled"}
+
+
+def test_suspects_run_alone_on_their_worker(service, stage):
+    session = stage.worker()
+    job = stage.job(2)
+    service.tick()
+    (batch,) = stage.queries.batches(session)
+    stage.ledger.claim(batch.id, job, session)
+    stage.kill(session)
+    service.tick()
+    successor = stage.worker()
+    other = stage.job(1)
+    assert service.tick() == 1
+    (batch,) = stage.queries.batches(successor)
+    assert (batch.isolated, batch.size) == (True, 1)
+    assert stage.pending(other) == [0]
+
+
+def test_complete_jobs_are_closed_only_every_detection_interval(make_service, stage, clock):
+    service = make_service(detection_interval=1.0)
+    service.tick()
+    job = stage.finished_job()
+    stage.redis.zincrby(stage.keys.closing, -10_000, job)
+    clock.advance(0.9)
+    service.tick()
+    assert len(stage.queries.closing_jobs()) == 1
+    clock.advance(0.2)
+    service.tick()
+    assert stage.queries.closing_jobs() == []
+
+
+def test_run_ticks_until_stopped_and_then_resigns(service, stage, in_background):
+    running = in_background(service.run)
+    session = stage.worker()
+    stage.job(1)
+    wait_until(lambda: stage.session(session).batches == 1)
+    service.stop()
+    running.result(10)
+    assert not stage.store.has_leader()

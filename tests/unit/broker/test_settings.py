@@ -1,0 +1,62 @@
+import pytest
+
+from broker.errors import ConfigurationError
+from broker.settings import BrokerSettings, load_broker_settings, mask_url
+
+
+def test_the_defaults_work():
+    settings = BrokerSettings()
+    assert settings.broker_url == "redis://127.0.0.1:6397/0"
+    assert (settings.heartbeat_interval, settings.heartbeat_timeout, settings.max_attempts) == (1.0, 10.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("broker_url", "http://host"),
+        ("broker_url", ""),
+        ("heartbeat_interval", 0),
+        ("heartbeat_interval", -1),
+        ("heartbeat_timeout", 1.9),
+        ("result_ttl_s", 59),
+        ("visibility_timeout_s", 59),
+        ("max_attempts", 0),
+        ("namespace", ""),
+        ("namespace", "two words"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        BrokerSettings(**{name: value})
+
+
+def test_all_problems_come_in_one_error():
+    with pytest.raises(ConfigurationError) as caught:
+        BrokerSettings(broker_url="http://host", max_attempts=0, result_ttl_s=1)
+    assert all(name in str(caught.value) for name in ("broker_url", "max_attempts", "result_ttl_s"))
+
+
+def test_the_environment_is_read_and_keywords_win():
+    environ = {"STOKER_BROKER_URL": "redis://one:1/0", "STOKER_MAX_ATTEMPTS": "7"}
+    settings = load_broker_settings(environ, broker_url="rediss://two:2/0")
+    assert (settings.broker_url, settings.max_attempts) == ("rediss://two:2/0", 7)
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("redis://host:1/0", "redis://host:1/0"),
+        ("redis://:secret@host:1/0", "redis://:***@host:1/0"),
+        ("rediss://me:secret@host/2?x=1", "rediss://me:***@host/2?x=1"),
+        ("redis://me@host:1", "redis://me@host:1"),
+        ("redis://:secret@[::1]:6379/0", "redis://:***@[::1]:6379/0"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, masked):
+    assert mask_url(url) == masked
+
+
+def test_a_password_is_not_in_the_error_either():
+    with pytest.raises(ConfigurationError) as caught:
+        BrokerSettings(broker_url="http://:secret@host")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,100 @@
+import pytest
+
+from broker.errors import ConfigurationError, InvalidRequestError
+from broker.messages import ChatMessage, Request, SamplingParams
+from driver.client import Client, as_requests
+
+TURN = {"role": "user", "content": "hi"}
+PARAMS = SamplingParams(max_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field", "value"),
+    [
+        ("hello", "prompt", "hello"),
+        ([1, 2], "input_ids", (1, 2)),
+        ((1, 2), "input_ids", (1, 2)),
+        ([TURN], "messages", (ChatMessage(**TURN),)),
+        ([ChatMessage(**TURN)], "messages", (ChatMessage(**TURN),)),
+    ],
+)
+def test_a_prompt_of_any_form_becomes_a_request(prompt, field, value):
+    (request,) = as_requests([prompt], PARAMS)
+    assert (getattr(request, field), request.params) == (value, PARAMS)
+
+
+def test_a_request_is_taken_as_it_is():
+    request = Request(prompt="x", params=SamplingParams(max_tokens=9))
+    assert as_requests([request], PARAMS) == [request]
+
+
+def test_parameters_may_be_left_out_shared_or_one_for_each():
+    assert [item.params for item in as_requests(["a", "b"], None)] == [SamplingParams()] * 2
+    assert [item.params for item in as_requests(["a", "b"], PARAMS)] == [PARAMS] * 2
+    own = [SamplingParams(max_tokens=1), SamplingParams(max_tokens=2)]
+    assert [item.params for item in as_requests(["a", "b"], own)] == own
+
+
+def test_another_number_of_parameters_is_refused():
+    with pytest.raises(InvalidRequestError, match="1 for 2 prompts"):
+        as_requests(["a", "b"], [PARAMS])
+
+
+def test_no_prompts_are_refused():
+    with pytest.raises(InvalidRequestError, match="at least one prompt"):
+        as_requests([], None)
+
+
+@pytest.mark.parametrize("wrong", ["", [], [1, "x"], [1.5], [True], None, 5, {"prompt": "x"}, [TURN, "x"], [[TURN]]])
+def test_a_wrong_prompt_is_refused_by_its_place(wrong):
+    with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
+        as_requests(["fine", wrong], None)
+
+
+def test_a_wrong_turn_is_refused_by_its_place_in_its_place():
+    with pytest.raises(InvalidRequestError, match=r"^prompts\[0\]: messages: .*\$\[1\]"):
+        as_requests([[TURN, {"role": "user"}]], None)
+
+
+def test_what_was_wrong_is_shown_but_not_at_length():
+    with pytest.raises(InvalidRequestError) as caught:
+        as_requests([["x" * 1000, 1]], None)
+    assert len(str(caught.value)) < 250
+    assert "…" in str(caught.value)
+
+
+# The client connects at its first command; what is refused before needs no server.
+
+
+@pytest.fixture
+def client():
+    with Client("redis://127.0.0.1:1/0") as client:
+        yield client
+
+
+def test_one_string_is_not_a_list_of_prompts(client):
+    with pytest.raises(InvalidRequestError, match=r"submit\(\[prompt\]\)"):
+        client.submit("hello")
+
+
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), 1e300, 10**400, "soon", True])
+def test_a_deadline_that_is_no_time_is_refused(client, deadline):
+    with pytest.raises(InvalidRequestError, match="deadline"):
+        client.submit(["x"], deadline=deadline)
+
+
+@pytest.mark.parametrize("priority", ["high", 1.5, None, True, 10**400])
+def test_a_priority_that_is_no_whole_number_is_refused(client, priority):
+    with pytest.raises(InvalidRequestError, match="priority"):
+        client.submit(["x"], priority=priority)
+
+
+@pytest.mark.parametrize("model", [None, 5, b"m"])
+def test_a_model_that_is_no_name_is_refused(client, model):
+    with pytest.raises(InvalidRequestError, match="model"):
+        client.submit(["x"], model=model)
+
+
+def test_a_wrong_url_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="broker_url"):
+        Client("http://host")

@@ -1,0 +1,192 @@
+import time
+
+import pytest
+from hypothesis import given
+
+from broker.records import PendingRequest
+from driver.scheduler import BatchLimits, schedule
+from driver.snapshot import JobView, Snapshot, WorkerView
+from tests.support import views
+from tests.support.views import job, pending, snapshot, worker
+
+LIMITS = BatchLimits(requests=32, tokens=16_384)
+
+
+def decided(jobs, workers, limits=LIMITS):
+    return [(a.worker, a.job_id, a.indices) for a in schedule(snapshot(jobs, workers), limits)]
+
+
+def test_a_job_goes_to_the_worker_that_is_there():
+    assert decided([job(count=3)], [worker("a")]) == [("a", "job", (0, 1, 2))]
+
+
+def test_a_job_is_shared_evenly_so_that_all_finish_together():
+    assert decided([job(count=6)], [worker("a"), worker("b")]) == [("a", "job", (0, 1, 2)), ("b", "job", (3, 4, 5))]
+
+
+def test_nobody_gets_more_than_there_are_free_slots():
+    assert decided([job(count=20)], [worker("a", free_slots=5)]) == [("a", "job", (0, 1, 2, 3, 4))]
+
+
+def test_no_batch_is_larger_than_the_limit():
+    sizes = [
+        len(indices) for _, _, indices in decided([job(count=8)], [worker("a")], BatchLimits(requests=3, tokens=99))
+    ]
+    assert sizes == [3, 3, 2]
+
+
+def test_no_batch_has_more_tokens_than_the_limit():
+    assert decided([job(count=4)], [worker("a")], BatchLimits(requests=32, tokens=20)) == [
+        ("a", "job", (0, 1)),
+        ("a", "job", (2, 3)),
+    ]
+
+
+def test_no_worker_gets_more_batches_than_it_may():
+    limits = BatchLimits(requests=1, tokens=100)
+    assert len(decided([job(count=8)], [worker("a", free_batches=2)], limits)) == 2
+
+
+def test_a_request_larger_than_every_budget_still_runs():
+    huge = JobView(id="job", model="m", pending=(PendingRequest(index=0, cost=10**6),))
+    assert decided([huge], [worker("a")]) == [("a", "job", (0,))]
+
+
+def test_the_first_job_is_served_first():
+    assert decided([job("one", 6), job("two", 6)], [worker("a")]) == [
+        ("a", "one", tuple(range(6))),
+        ("a", "two", (0, 1)),
+    ]
+
+
+def test_a_job_that_nobody_serves_does_not_keep_others_waiting():
+    assert decided([job("one", 2, model="other"), job("two", 2)], [worker("a")]) == [("a", "two", (0, 1))]
+
+
+def test_a_worker_kept_for_suspects_gets_nothing_else():
+    jobs = [job(requests=pending(1, 0, 0))]
+    assert decided(jobs, [worker("a")]) == [("a", "job", (0,))]
+    assert decided(jobs, [worker("a", in_hand=1)]) == []
+    assert decided(jobs, [worker("a"), worker("b")]) == [("a", "job", (0,)), ("b", "job", (1, 2))]
+
+
+def test_without_workers_or_jobs_nothing_is_decided():
+    assert decided([job(count=3)], []) == []
+    assert decided([], [worker("a")]) == []
+
+
+# Properties, over any snapshot
+
+
+def requests_of(snap):
+    return {(j.id, request.index): request for j in snap.jobs for request in j.pending}
+
+
+def room_used(snap, assignments):
+    """For each worker that got something: the worker, its assignments, and their requests."""
+    found = requests_of(snap)
+    for w in snap.workers:
+        own = [a for a in assignments if a.session_id == w.session_id]
+        yield w, own, [[found[a.job_id, index] for index in a.indices] for a in own]
+
+
+@given(views.snapshots, views.limits)
+def test_no_request_is_in_two_batches_and_every_one_exists(snap, limits):
+    assigned = [(a.job_id, index) for a in schedule(snap, limits) for index in a.indices]
+    assert len(set(assigned)) == len(assigned)
+    assert set(assigned) <= set(requests_of(snap))
+
+
+@given(views.snapshots, views.limits)
+def test_the_same_snapshot_gives_the_same_decisions(snap, limits):
+    assert schedule(snap, limits) == schedule(snap, limits)
+
+
+@given(views.snapshots, views.limits)
+def test_no_batch_is_empty_and_each_fits_its_worker(snap, limits):
+    jobs = {j.id: j for j in snap.jobs}
+    workers = {w.session_id: w for w in snap.workers}
+    for a in schedule(snap, limits):
+        assert a.indices
+        assert workers[a.session_id].worker == a.worker
+        assert workers[a.session_id].serves(jobs[a.job_id].model)
+
+
+@given(views.snapshots, views.limits)
+def test_budgets_and_room_are_kept(snap, limits):
+    for w, own, batches in room_used(snap, schedule(snap, limits)):
+        plain = [batch for a, batch in zip(own, batches, strict=True) if not a.isolated]
+        assert len(plain) <= max(w.free_batches, 0)
+        assert sum(map(len, plain)) <= max(w.free_slots, 0)
+        assert all(len(batch) <= limits.requests for batch in plain)
+        left = w.free_tokens
+        for batch in plain:
+            tokens = sum(request.cost for request in batch)
+            # Only a request that is alone in its batch may be larger than what is left.
+            assert len(batch) == 1 or tokens <= min(left, limits.tokens)
+            assert left > 0
+            left -= tokens
+
+
+@given(views.snapshots, views.limits)
+def test_a_jobs_requests_go_out_in_order(snap, limits):
+    assignments = schedule(snap, limits)
+    for j in snap.jobs:
+        sent = [index for a in assignments if a.job_id == j.id and not a.isolated for index in a.indices]
+        waiting = [request.index for request in j.pending if request.attempts == 0]
+        assert sent == waiting[: len(sent)]
+
+
+@given(views.snapshots, views.limits)
+def test_suspects_are_alone_on_their_worker(snap, limits):
+    assignments = schedule(snap, limits)
+    for w, own, batches in room_used(snap, assignments):
+        if any(a.isolated for a in own):
+            assert len(own) == 1
+            assert w.in_hand == 0
+        for a, batch in zip(own, batches, strict=True):
+            assert all((request.attempts > 0) == a.isolated for request in batch)
+            if any(request.attempts + 1 >= limits.max_attempts for request in batch) and a.isolated:
+                assert len(batch) == 1
+
+
+@given(views.snapshots, views.limits)
+def test_a_worker_that_runs_suspects_gets_nothing(snap, limits):
+    assert all(not own for w, own, _ in room_used(snap, schedule(snap, limits)) if w.isolated)
+
+
+@given(views.snapshots, views.limits)
+def test_nothing_waits_while_somebody_has_room_for_it(snap, limits):
+    """What is left pending and unsuspected has no worker with room that is not kept for suspects."""
+    assignments = schedule(snap, limits)
+    sent = {(a.job_id, index) for a in assignments for index in a.indices}
+    suspicious = {w for j in snap.jobs if any(r.attempts for r in j.pending) for w in able(snap, j)}
+    for j in snap.jobs:
+        if any((j.id, r.index) not in sent for r in j.pending if r.attempts == 0):
+            for w, own, batches in room_used(snap, assignments):
+                if w.serves(j.model) and w.session_id not in suspicious and not w.isolated:
+                    requests = [request for batch in batches for request in batch]
+                    full = (
+                        w.free_slots <= len(requests)
+                        or w.free_batches <= len(own)
+                        or w.free_tokens <= sum(request.cost for request in requests)
+                    )
+                    assert full
+
+
+def able(snap, j):
+    return [w.session_id for w in snap.workers if w.serves(j.model)]
+
+
+def test_a_thousand_workers_are_scheduled_in_no_time():
+    workers = [
+        WorkerView(session_id=str(i), worker=str(i), model="m", free_slots=40, free_tokens=10**6, free_batches=8)
+        for i in range(1000)
+    ]
+    requests = tuple(PendingRequest(index=i, cost=100) for i in range(20_000))
+    jobs = (JobView(id="job", model="m", pending=requests),)
+    started_s = time.perf_counter()
+    assignments = schedule(Snapshot(jobs=jobs, workers=tuple(workers)), LIMITS)
+    assert time.perf_counter() - started_s < 5
+    assert sum(len(a.indices) for a in assignments) == 20_000
+    assert len({a.session_id for a in assignments}) == 1000

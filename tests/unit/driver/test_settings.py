@@ -1,0 +1,45 @@
+import pytest
+
+from broker.errors import ConfigurationError
+from driver.settings import DriverSettings, load_driver_settings
+
+
+def test_the_defaults_are_the_published_ones():
+    settings = DriverSettings()
+    assert (settings.initial_worker_count, settings.schedule_interval, settings.batch_size) == (1, 0.1, 32)
+    assert (settings.worker_monitor_interval, settings.detection_interval, settings.failure_threshold) == (5.0, 1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("schedule_interval", 0),
+        ("schedule_interval", float("nan")),
+        ("worker_monitor_interval", -1),
+        ("detection_interval", 0),
+        ("stall_timeout", 0),
+        ("initial_worker_count", -1),
+        ("batch_size", 0),
+        ("batch_tokens", 0),
+        ("failure_threshold", 0),
+        ("model", ""),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        DriverSettings(**{name: value})
+
+
+def test_all_problems_come_in_one_error():
+    with pytest.raises(ConfigurationError) as caught:
+        DriverSettings(batch_size=0, model="", detection_interval=0)
+    assert all(name in str(caught.value) for name in ("batch_size", "model", "detection_interval"))
+
+
+def test_no_worker_at_all_is_a_choice():
+    assert DriverSettings(initial_worker_count=0).initial_worker_count == 0
+
+
+def test_the_environment_is_read_and_keywords_win():
+    settings = load_driver_settings({"STOKER_BATCH_SIZE": "8", "STOKER_MODEL": "m"}, batch_size=4)
+    assert (settings.batch_size, settings.model) == (4, "m")
