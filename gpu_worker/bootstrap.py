@@ -4,6 +4,7 @@ Started by the supervisor, which has already pinned the device; nothing here imp
 """
 
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from celery.exceptions import SecurityWarning
 from broker import lifeline
 from broker.celery_app import create_app, worker_queue
 from broker.environment import PREFIX
-from broker.errors import StokerError
+from broker.errors import BrokerUnavailableError, StokerError
 from broker.keys import Keys
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -64,6 +65,8 @@ class WorkerProcess:
         self._broker = broker
         self._settings = settings
         self._first_session_id = session_id
+        # Shared with the pool's processes: each is a fork with the same memory, and only the first is the first.
+        self._first_is_taken = mmap.mmap(-1, 1)
         self._main_pid = os.getpid()
 
     def on_init(self, **_: Any) -> None:
@@ -83,16 +86,30 @@ class WorkerProcess:
     def on_stop_request(self, **_: Any) -> None:
         """SIGTERM: finish what is in hand. While still loading there is nothing to finish."""
         if not tasks.runtimes:
-            return
-        if not tasks.runtimes[0].is_ready:
+            self._drain_pool_process()
+        elif not tasks.runtimes[0].is_ready:
             os._exit(0)
-        tasks.runtimes[0].drain()
+        else:
+            tasks.runtimes[0].drain()
+
+    def _drain_pool_process(self) -> None:
+        """With a prefork pool the runtime is in another process, which learns by its next beat that it must drain."""
+        store = Store(self._broker)
+        try:
+            session_id = store.sessions.current(self._settings.worker_name)
+            if session_id is not None:
+                store.sessions.request_drain(session_id)
+        except BrokerUnavailableError as error:
+            logger.warning("could not ask the pool's process to drain: %s", error)
+        finally:
+            store.close()
 
     def _open_runtime(self) -> Runtime:
         settings = self._settings
         store = Store(self._broker)
         # A pool process that replaces a dead one is a new life, and gets a session of its own.
-        session_id, self._first_session_id = self._first_session_id or uuid.uuid4().hex, ""
+        session_id = uuid.uuid4().hex if self._first_is_taken[0] else self._first_session_id
+        self._first_is_taken[0] = 1
         fields = {"host": socket.gethostname(), "pid": os.getpid(), "device": settings.device}
         store.sessions.open(session_id, settings.worker_name, os.environ.get(INSTANCE, session_id), fields)
         gpus = _gpus(settings)

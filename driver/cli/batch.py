@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from driver.batch_file import BatchOutput
+from driver.batch_file import BatchOutput, read_batch
 from driver.batch_run import BatchProgress, BatchRun
 from driver.cli.local import local_driver
 from driver.cli.options import Broker, Engine, LogFolder, Model, Workers
@@ -37,7 +37,11 @@ def batch(
         raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
     total = count_lines(source)
     with BatchOutput(source, target, errors) as results:
-        if local:
+        if _is_answered(source, results):
+            # Nothing need be running, or started, for that.
+            summary = BatchProgress(skipped=total, done=0, failed=0, completion_tokens=0, obstacle=None)
+            _report(summary, 0.0)
+        elif local:
             with local_driver(model=model, workers=workers, engine=engine, log_folder=log_folder) as driver:
                 served = frozenset({driver.settings.model})
                 summary = _run(driver.client, source, results, total, model=model or "", served=served)
@@ -48,6 +52,11 @@ def batch(
         failed = summary.failed + results.failed_before
     if failed:
         raise typer.Exit(1)
+
+
+def _is_answered(source: Path, results: BatchOutput) -> bool:
+    with source.open("rb") as file:
+        return all(results.has(item) for item in read_batch(file))
 
 
 def _run(

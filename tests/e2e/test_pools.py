@@ -3,10 +3,12 @@
 import os
 import signal
 
+import pytest
+
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import stays_true, wait_until
 
-LOAD_S = 6  # above Celery's own patience with a new child, 4 s
+LOAD_S = 5  # above Celery's own patience with a new child, 4 s
 OWN = {"STOKER_SERVED_MODEL_NAME": "of-the-pool"}
 MODEL = OWN["STOKER_SERVED_MODEL_NAME"]
 
@@ -31,7 +33,7 @@ def assert_no_work_while_loading(cluster, name):
 
 def test_a_killed_prefork_child_loads_again_once_and_gets_no_work_meanwhile(cluster):
     cluster.start_worker("c", settings=OWN | {"STOKER_POOL": "prefork", "STOKER_SIMULATED_LOAD_S": str(LOAD_S)})
-    asked = requests(24, tokens=100)
+    asked = requests(12, tokens=60)
     job = cluster.client.submit(asked, model=MODEL)
     assert_no_work_while_loading(cluster, "c")
     before = cluster.busy("c")
@@ -79,8 +81,9 @@ def test_a_solo_worker_runs_batches_and_finishes_what_it_has_at_sigterm(cluster)
     assert worker.wait() == 0
 
 
-def test_a_solo_worker_gives_back_what_does_not_fit_into_its_drain(cluster):
-    worker = cluster.start_worker("c", settings=OWN | {"STOKER_POOL": "solo", "STOKER_DRAIN_TIMEOUT": "0.3"})
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_work_that_does_not_fit_into_the_drain_is_given_back(cluster, pool):
+    worker = cluster.start_worker("c", settings=OWN | {"STOKER_POOL": pool, "STOKER_DRAIN_TIMEOUT": "0.3"})
     cluster.ready("c")
     job = cluster.client.submit(asked := requests(4, tokens=300), model=MODEL)
     cluster.busy("c")

@@ -95,16 +95,27 @@ class LedgerMachine(RuleBasedStateMachine):
         held = [batch for batch in self.batches.values() if not batch.ended]
         return data.draw(st.sampled_from(held if held and data.draw(st.integers(0, 3)) else [*self.batches.values()]))
 
+    def some_session_for(self, data, batch):
+        """A batch's own session, or sometimes another."""
+        return data.draw(
+            st.sampled_from([self.sessions[batch.session]] * len(self.sessions) + [*self.sessions.values()])
+        )
+
+    def ready_session(self, data):
+        """A worker that takes work; there is always one."""
+        ready = [session for session in self.sessions.values() if session.state == "ready"]
+        return data.draw(st.sampled_from(ready or [self.open_and_beat(NAMES[0], "three")]))
+
     def indices_of(self, data, job):
         return data.draw(st.lists(st.integers(0, max(job.submitted, 1)), min_size=1, max_size=6))
 
     # Jobs
 
-    @initialize(count=st.integers(1, 5))
+    @initialize(count=st.integers(3, 8))
     def begin(self, count):
         self.submit(count, last=False)
-        self.open_session(NAMES[0], "one")
-        self.beat_all()
+        for name in NAMES:
+            self.open_and_beat(name, "one")
 
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
     @rule(count=st.integers(0, 5), last=st.booleans())
@@ -119,12 +130,6 @@ class LedgerMachine(RuleBasedStateMachine):
         job = self.some(data, self.jobs, closed=False)
         if job is not None and job.submitted + count <= MAX_REQUESTS:
             self._send(job, max(0, job.submitted - back), count, last)
-
-    @rule(data=st.data())
-    def submit_out_of_order(self, data):
-        job = self.some(data, self.jobs)
-        with pytest.raises(JobNotFoundError):
-            self.stage.ledger.submit(job.id, "", [request()], offset=job.submitted + 1, last=True)
 
     def _send(self, job, offset, count, last):
         run = [request(f"{job.id[:4]}-{offset + i}") for i in range(count)]
@@ -144,7 +149,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data):
         job = self.some(data, self.jobs, closed=False)
-        if job is not None:
+        if job is not None and data.draw(st.integers(0, 2)) == 0:
             assert self.stage.ledger.cancel(job.id) == (not job.done)
             job.cancelled = job.cancelled or not job.done
             job.sealed = True
@@ -170,70 +175,107 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), instance=st.sampled_from(["one", "two"]))
     def open_session(self, name, instance):
+        self._open(name, instance)
+
+    def _open(self, name, instance):
         current = max((s for s in self.sessions.values() if s.worker == name), key=lambda s: s.epoch, default=None)
         session_id = uuid.uuid4().hex
-        lives = current is not None and current.state in ("starting", "ready", "draining")
+        lives = current is not None and current.state not in ("dead", "forgotten")
         if lives and current.instance != instance:
             with pytest.raises(WorkerNameTakenError):
                 self.stage.sessions.open(session_id, name, instance, {})
-            return
+            return None
         epoch = self.stage.sessions.open(session_id, name, instance, {})
         assert epoch == (current.epoch if current else 0) + 1
         if lives:
             current.state = "dead"
-        self.sessions[session_id] = Session(session_id, name, instance, epoch)
+        session = self.sessions[session_id] = Session(session_id, name, instance, epoch)
+        return session
 
-    @rule(data=st.data(), state=st.sampled_from([WorkerState.READY, WorkerState.READY, WorkerState.DRAINING]))
+    def open_and_beat(self, name, instance):
+        """A new session under a name, whoever has it now."""
+        for session in self.sessions.values():
+            if session.worker == name:
+                self._expire(session, None)
+        session = self._open(name, instance)
+        self._beat(session, WorkerState.READY)
+        return session
+
+    @rule(data=st.data(), state=st.sampled_from([*[WorkerState.READY] * 4, WorkerState.DRAINING]))
     def beat(self, data, state):
-        session = self.some(data, self.sessions)
+        self._beat(self.some(data, self.sessions), state)
+
+    @rule()
+    def all_beat(self):
+        for session in self.sessions.values():
+            self._beat(session, WorkerState.READY)
+
+    def _beat(self, session, state):
         reply = self.stage.sessions.beat(session.id, session.worker, heartbeat(state=state))
         fenced = session.state in ("dead", "forgotten")
         assert reply is (BeatReply.FENCED if fenced else BeatReply.GO_ON)
         if not fenced:
             session.state = str(state)
 
-    @rule()
-    def beat_all(self):
-        for session in self.sessions.values():
-            if session.state not in ("dead", "forgotten"):
-                self.stage.sessions.beat(session.id, session.worker, heartbeat())
-                session.state = "ready"
-
     @rule(data=st.data(), judged=st.booleans())
     def expire(self, data, judged):
         session = self.some(data, self.sessions)
+        row = self.stage.session(session.id)
+        self._expire(session, row.beat_ms if judged and row else None)
+
+    def _expire(self, session, judged_beat_ms):
         alive = session.state not in ("dead", "forgotten")
-        beat_ms = self.stage.session(session.id).beat_ms if judged and alive else None
-        assert self.stage.sessions.expire(session.id, Cause.LOST, "silent", beat_ms) == alive
+        assert self.stage.sessions.expire(session.id, Cause.LOST, "silent", judged_beat_ms) == alive
         if alive:
             session.state = "dead"
 
-    @rule(data=st.data())
-    def expire_on_an_old_beat(self, data):
-        session = self.some(data, self.sessions)
-        assert not self.stage.sessions.expire(session.id, Cause.LOST, "silent", 1)
+    @rule(data=st.data(), released=st.booleans())
+    def forget(self, data, released):
+        """What the leader does with the dead: all at once, or in the wrong order."""
+        session = self.some(data, self.sessions, state="dead")
+        if session is None:
+            return
+        held = [batch for batch in self.batches.values() if batch.session == session.id and not batch.ended]
+        for batch in held if released else ():
+            self._release(batch, count_attempt=True)
+        assert self.stage.sessions.forget(self.stage.session(session.id)) == (released or not held)
+        if released or not held:
+            session.state = "forgotten"
 
     @rule(data=st.data())
-    def forget(self, data):
-        session = self.some(data, self.sessions, state="dead")
-        if session is not None:
-            holds = any(b.session == session.id and not b.ended for b in self.batches.values())
-            assert self.stage.sessions.forget(self.stage.session(session.id)) == (not holds)
-            if not holds:
-                session.state = "forgotten"
+    def be_refused(self, data):
+        """A deposed leader, a judgement on an old beat, a run out of order."""
+        job, session = self.some(data, self.jobs), self.some(data, self.sessions)
+        with pytest.raises(NotLeaderError):
+            self.stage.ledger.assign("deposed", session.id, "x", job.id, range(job.submitted))
+        assert not self.stage.sessions.expire(session.id, Cause.LOST, "silent", 1)
+        with pytest.raises(JobNotFoundError):
+            self.stage.ledger.submit(job.id, "", [request()], offset=job.submitted + 1, last=True)
 
     # Batches
 
     @rule(data=st.data(), isolated=st.booleans())
     def assign(self, data, isolated):
+        """A stale decision: any requests, to any session."""
         job, session = self.some(data, self.jobs), self.some(data, self.sessions)
         self._assign(job, session, self.indices_of(data, job), isolated)
 
-    @rule(isolated=st.booleans(), data=st.data())
-    def assign_pending(self, isolated, data):
-        job, session = self.some(data, self.jobs), self.some(data, self.sessions, state="ready")
-        if session is not None and (pending := self.stage.pending(job.id)):
-            self._assign(job, session, pending[: data.draw(st.integers(1, 4))], isolated)
+    @rule(data=st.data(), isolated=st.booleans(), claimed=st.booleans())
+    def assign_pending(self, data, isolated, claimed):
+        self._assign_pending(data, isolated, claimed)
+
+    @rule(data=st.data())
+    def assign_and_claim(self, data):
+        self._assign_pending(data, isolated=False, claimed=True)
+
+    def _assign_pending(self, data, isolated, claimed):
+        waiting = [job for job in self.jobs.values() if self.stage.pending(job.id)]
+        if not waiting:
+            return
+        job, session = data.draw(st.sampled_from(waiting)), self.ready_session(data)
+        batch = self._assign(job, session, self.stage.pending(job.id)[: data.draw(st.integers(1, 4))], isolated)
+        if claimed:
+            self._claim(batch, session)
 
     def _assign(self, job, session, indices, isolated):
         batch_id = str(uuid.uuid4())
@@ -242,21 +284,16 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.stage.ledger.assign(LEADER, session.id, batch_id, job.id, indices, isolated=isolated) == len(taken)
         if taken:
             self.batches[batch_id] = Batch(batch_id, job, session.id, isolated, taken)
-
-    @rule(data=st.data())
-    def assign_as_a_deposed_leader(self, data):
-        job, session = self.some(data, self.jobs), self.some(data, self.sessions)
-        with pytest.raises(NotLeaderError):
-            self.stage.ledger.assign("deposed", session.id, "x", job.id, range(job.submitted))
+        return self.batches.get(batch_id)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def claim(self, data):
         batch = self.some_batch(data)
-        stranger = data.draw(st.integers(0, 3)) == 0
-        self._claim(batch, self.some(data, self.sessions) if stranger else self.sessions[batch.session])
+        self._claim(batch, self.some_session_for(data, batch))
 
     def _claim(self, batch, session):
+        assert self.stage.ledger.claim(batch.id, "another job", session.id) is None
         claimed = self.stage.ledger.claim(batch.id, batch.job.id, session.id)
         refused = batch.ended or session.id != batch.session or session.state in ("dead", "forgotten")
         assert (claimed is None) == refused
@@ -275,7 +312,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def checkpoint(self, data):
         batch = self.some_batch(data)
         indices = set(self.indices_of(data, batch.job))
-        session_id = self.some(data, self.sessions).id if data.draw(st.integers(0, 3)) == 0 else batch.session
+        session_id = self.some_session_for(data, batch).id
         refused = batch.ended or session_id != batch.session
         mine = set() if refused else indices & batch.held - set(batch.job.accepted)
         saved = self.stage.ledger.checkpoint(batch.id, batch.job.id, session_id, dict.fromkeys(indices, (1, 2)))
@@ -325,7 +362,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def finish(self, data):
         batch = self.some_batch(data)
-        session = self.some(data, self.sessions) if data.draw(st.booleans()) else self.sessions[batch.session]
+        session = self.some_session_for(data, batch)
         mine = not batch.ended and session.id == batch.session
         assert self.stage.ledger.finish(batch.id, session.id) == (len(batch.held) if mine else 0)
         if mine and not batch.held:
@@ -427,16 +464,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self):
         """Every worker dies and is recovered from; one new worker then does what is left."""
         for session in self.sessions.values():
-            if session.state not in ("dead", "forgotten"):
-                self.stage.kill(session.id)
-                session.state = "dead"
+            self._expire(session, None)
         for batch in self.batches.values():
             self._release(batch, count_attempt=True)
         for job in self.jobs.values():
             self._send(job, job.submitted, 0, last=True)
-        self.open_session(NAMES[0], "last")
-        self.beat_all()
-        (last,) = [s for s in self.sessions.values() if s.instance == "last"]
+        last = self.open_and_beat(NAMES[0], "last")
         for job in self.jobs.values():
             self._assign(job, last, range(job.submitted), isolated=False)
         for batch in [b for b in self.batches.values() if not b.ended]:
@@ -460,8 +493,8 @@ def test_nothing_is_lost_and_nothing_comes_twice(server):
         run_state_machine_as_test(
             lambda: LedgerMachine(store),
             settings=settings(
-                max_examples=60,
-                stateful_step_count=40,
+                max_examples=100,
+                stateful_step_count=50,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
