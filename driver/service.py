@@ -52,6 +52,7 @@ class DriverService:
         self._reconciler = Reconciler(store, self._app)
         self._reconcile_at_s = float("-inf")
         self._trust_silence_at_s = float("-inf")
+        self._outage = False
         self._stopped = threading.Event()
         self.leads = False
 
@@ -61,9 +62,12 @@ class DriverService:
             started_s = self._clock.now_s()
             try:
                 self.tick()
+                self._outage = False
                 self._wait(started_s)
             except (BrokerUnavailableError, OperationalError) as error:
-                logger.warning("driver waits: %s", error)
+                if not self._outage:
+                    logger.warning("driver waits: %s", error)
+                self._outage = True
                 self._forgive_silence()
                 self._stopped.wait(OUTAGE_PAUSE_S)
             except Exception:

@@ -95,6 +95,11 @@ def test_a_model_that_is_no_name_is_refused(client, model):
         client.submit(["x"], model=model)
 
 
+@pytest.mark.parametrize("options", [{}, {"priority": -3, "deadline": 0.5, "model": "m"}, {"deadline": 60}])
+def test_an_open_job_takes_sensible_options(client, options):
+    assert client.open_job(**options).submitted == 0
+
+
 def test_a_wrong_url_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="broker_url"):
         Client("http://host")

@@ -61,11 +61,18 @@ def test_a_worker_with_suspects_gets_no_more():
     assert isolated([job(requests=pending(1, 1))], [worker("a", in_hand=1, isolated=True)]) == {}
 
 
-def test_at_most_half_of_the_workers_run_suspects():
+def test_at_most_half_of_the_workers_run_suspects_while_other_work_waits():
     workers = [worker(name) for name in "abcd"]
-    assert len(isolated([job(requests=pending(*[2] * 10))], workers)) == 2
+    jobs = [job(requests=pending(*[2] * 10)), job("other", count=1)]
+    assert len(isolated(jobs, workers)) == 2
     busy = [worker("a", in_hand=1, isolated=True), *workers[1:]]
-    assert len(isolated([job(requests=pending(*[2] * 10))], busy)) == 1
+    assert len(isolated(jobs, busy)) == 1
+
+
+def test_all_workers_run_suspects_when_nothing_else_waits():
+    workers = [worker(name) for name in "abcd"]
+    assert len(isolated([job(requests=pending(*[2] * 10))], workers)) == 4
+    assert len(isolated([job(requests=pending(*[2] * 10))], [worker("a")])) == 1
 
 
 def test_no_more_workers_are_kept_than_there_are_batches():
@@ -107,22 +114,23 @@ def test_batches_of_suspects_shrink_with_every_death(attempts):
 
 
 @given(views.snapshots, st.integers(1, 4))
-def test_at_most_half_of_a_models_workers_and_at_least_one(snapshot, max_attempts):
+def test_while_other_work_waits_half_of_the_workers_are_left_to_it(snapshot, max_attempts):
+    models = {job.model for job in snapshot.jobs}
+    others_wait = any(request.attempts == 0 for job in snapshot.jobs for request in job.pending)
     result = isolate(snapshot.jobs, snapshot.workers, max_attempts)
-    for model in {job.model for job in snapshot.jobs}:
-        able = [w for w in snapshot.workers if w.serves(model)]
+    if len(models) == 1 and others_wait:
+        able = [w for w in snapshot.workers if w.serves(*models)]
         before = sum(w.isolated for w in able)
-        of_others = sum(len(_able(snapshot, job.model)) for job in snapshot.jobs if job.model != model)
-        reserved = sum(w.session_id in result.reserved for w in able)
-        if of_others == 0:
-            assert reserved + before <= max(max(1, len(able) // 2), before)
-    suspicious = [job for job in snapshot.jobs if suspects_of(job) and _able(snapshot, job.model)]
-    if suspicious:
-        assert result.reserved or any(w.isolated for job in suspicious for w in _able(snapshot, job.model))
+        assert before + len(result.reserved) <= max(1, len(able) // 2, before)
 
 
-def _able(snapshot, model):
-    return [w for w in snapshot.workers if w.serves(model)]
+@given(views.snapshots, st.integers(1, 4))
+def test_suspects_always_have_a_worker_on_its_way(snapshot, max_attempts):
+    result = isolate(snapshot.jobs, snapshot.workers, max_attempts)
+    for job in snapshot.jobs:
+        able = [w for w in snapshot.workers if w.serves(job.model)]
+        if suspects_of(job) and able:
+            assert any(w.isolated or w.session_id in result.reserved for w in able)
 
 
 @given(views.snapshots, st.integers(1, 4))
