@@ -14,6 +14,7 @@ from broker.errors import InvalidRequestError
 
 MAX_TOKENS_LIMIT = 1 << 20
 SEED_LIMIT = 1 << 63
+TOKEN_LIMIT = 1 << 31
 MAX_STOP_STRINGS = 16
 
 
@@ -78,8 +79,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         stop: Any = self.stop
         if isinstance(stop, str):
             stop = (stop,)
-        if not isinstance(stop, (tuple, list)) or not all(isinstance(item, str) for item in stop):
-            raise InvalidRequestError(f"stop must be a string or a list of strings, not {self.stop!r}")
+        if not isinstance(stop, (tuple, list)) or not all(_is_text(item) for item in stop):
+            raise InvalidRequestError(f"stop must be a string or a list of strings, not {_shown(self.stop)}")
         if "" in stop:
             raise InvalidRequestError("stop must not hold an empty string")
         if len(stop) > MAX_STOP_STRINGS:
@@ -98,7 +99,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prompt, in exactly one of three forms, and how to continue it.
 
     Raises:
-        InvalidRequestError: none or several of `prompt`, `messages`, `input_ids` given, or one of them empty.
+        InvalidRequestError: none or several of `prompt`, `messages`, `input_ids` given, or one that is empty or cannot
+            be sent.
     """
 
     params: SamplingParams
@@ -108,7 +110,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_input_ids: bool = False  # send the prompt's token ids back with the output
 
     def __post_init__(self) -> None:
-        """Refuse a request without exactly one non-empty prompt."""
+        """Refuse a request without exactly one non-empty prompt, and types that Python callers may slip in."""
         given = [name for name in ("prompt", "messages", "input_ids") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidRequestError(
@@ -116,15 +118,34 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         if not getattr(self, given[0]):
             raise InvalidRequestError(f"{given[0]} must not be empty")
+        self._require_sendable()
+
+    def _require_sendable(self) -> None:
+        """Refuse what no worker could read: it would come back from the ledger as no request at all."""
+        prompt: Any = self.prompt
+        if prompt is not None and not _is_text(prompt):
+            raise InvalidRequestError(f"prompt must be text that UTF-8 can hold, not {_shown(prompt)}")
+        turns: Any = self.messages
+        if turns is not None and not (isinstance(turns, tuple) and all(_is_turn(turn) for turn in turns)):
+            raise InvalidRequestError(f"messages must be a tuple of ChatMessage, not {_shown(turns)}")
+        ids: Any = self.input_ids
+        if ids is not None and not (isinstance(ids, tuple) and all(_is_token(token) for token in ids)):
+            raise InvalidRequestError(f"input_ids must be a tuple of token ids, not {_shown(ids)}")
+        params: Any = self.params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"params must be SamplingParams, not {_shown(params)}")
+        wanted: Any = self.return_input_ids
+        if not isinstance(wanted, bool):
+            raise InvalidRequestError(f"return_input_ids must be True or False, not {_shown(wanted)}")
 
     def estimated_prompt_tokens(self) -> int:
         """The prompt's length in tokens where it is known, else its UTF-8 bytes / 4, at least 1."""
         if self.input_ids is not None:
             return len(self.input_ids)
         if self.prompt is not None:
-            size = len(self.prompt.encode("utf-8", "surrogatepass"))
+            size = len(self.prompt.encode())
         else:
-            size = sum(len(m.content.encode("utf-8", "surrogatepass")) + 16 for m in self.messages or ())
+            size = sum(len(message.content.encode()) + 16 for message in self.messages or ())
         return max(1, size // 4)
 
     def estimated_tokens(self) -> int:
@@ -184,6 +205,29 @@ def chat_messages(turns: Sequence[Mapping[str, Any] | ChatMessage]) -> tuple[Cha
         return msgspec.convert(list(turns), tuple[ChatMessage, ...])
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"messages: {error}") from error
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    return True
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, ChatMessage) and _is_text(value.role) and _is_text(value.content)
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is int and -TOKEN_LIMIT <= value < TOKEN_LIMIT
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:

@@ -104,7 +104,7 @@ class _Execution:
         if error is None:
             self._runtime.note_success()
         elif error.code == ENGINE_ERROR:
-            self._runtime.note_failure(error.message)
+            self._runtime.note_failure(self._ticket.job_id, item.index, error.message)
             return item.attempts + 1 < self._runtime.store.settings.max_attempts
         return False
 

@@ -49,7 +49,7 @@ class Runtime:
         self._loop: EngineLoop | None = None
         self._state = WorkerState.LOADING
         self._reason = ""
-        self._failures_in_row = 0
+        self._failed_in_row: set[tuple[str, int]] = set()
         self._drain_until_s = float("inf")
         self._heart = Heart(
             store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, self._on_reply
@@ -94,19 +94,20 @@ class Runtime:
 
     def note_success(self) -> None:
         """The engine has generated for a request."""
-        self._failures_in_row = 0
+        self._failed_in_row.clear()
 
-    def note_failure(self, message: str) -> None:
-        """The engine has failed a request; after `failure_limit` in a row the worker is set aside.
+    def note_failure(self, job_id: str, index: int, message: str) -> None:
+        """The engine has failed a request; after `failure_limit` different ones in a row the worker is set aside.
 
-        A broken GPU fails everything at once, and so would drain the queue faster than its healthy neighbours. The
-        process ends after `poison_pause`, and a fresh one may be well.
+        The same one again says nothing new: the fault may be its own. A broken GPU fails everything at once, and so
+        would drain the queue faster than its healthy neighbours. The process ends after `poison_pause`, and a fresh one
+        may be well.
         """
-        self._failures_in_row += 1
-        if self._failures_in_row < self.settings.failure_limit or self._state is WorkerState.POISONED:
+        self._failed_in_row.add((job_id, index))
+        if len(self._failed_in_row) < self.settings.failure_limit or self._state is WorkerState.POISONED:
             return
         self._state = WorkerState.POISONED
-        self._reason = f"failed {self._failures_in_row} requests in a row, the last with: {message}"
+        self._reason = f"failed {len(self._failed_in_row)} requests in a row, the last with: {message}"
         logger.error("set aside: %s", self._reason)
         self._heart.beat_now()
         self.in_hand.wake_all()

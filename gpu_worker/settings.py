@@ -36,7 +36,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str = ""
     drain_timeout: float = 30.0
     checkpoint_tokens: int = 64  # a death costs at most so many tokens a request; 0 saves none
-    failure_limit: int = 3  # engine failures in a row before the worker is set aside
+    failure_limit: int = 3  # different requests failed in a row before the worker is set aside
     poison_pause: float = 30.0  # how long it stays set aside before it is restarted
     max_restarts: int = 5  # crashes in a row before the supervisor gives up
     restart_backoff: float = 0.5  # before the second restart in a row; doubles with each further one

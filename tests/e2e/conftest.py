@@ -76,7 +76,8 @@ class _Standing:
 
     def stop(self) -> None:
         if self._cluster is not None:
-            self._cluster.stop()
+            stopped, self._cluster = self._cluster, None
+            stopped.stop()
 
     @staticmethod
     def _mended(cluster: Cluster) -> Cluster:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.errors import BrokerUnavailableError
 from broker.messages import WorkerState
 from driver.service import LEASE_S, DriverService
 from driver.settings import DriverSettings
@@ -206,8 +207,6 @@ def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_b
 
 
 def unavailable():
-    from broker.errors import BrokerUnavailableError
-
     raise BrokerUnavailableError("down")
 
 

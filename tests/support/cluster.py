@@ -19,14 +19,10 @@ from broker.settings import BrokerSettings
 from broker.store import Store
 from driver import Client, Job
 from tests.support.leaks import leaked_keys
-from tests.support.process import Process, Worker, children, descendants
+from tests.support.process import Process, Worker, children, descendants, stoker_command
 from tests.support.waiting import wait_until
 
 FAULTS = Path(__file__).parent / "faults"
-# Every process ends with the one that runs the tests, even if that is killed.
-STOKER = "from driver.cli import main; main()"
-TIED_STOKER = f"import os; from broker import lifeline; lifeline.watch(os.environ, lambda: os._exit(1)); {STOKER}"
-
 HEARTBEAT_TIMEOUT_S = 3.0
 TOKENS_PER_S = 100
 SETTINGS = {
@@ -56,6 +52,7 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self._settings = SETTINGS | dict(settings or {})
         self._lifeline = Lifeline()
+        self._commands: list[Process] = []
         self._started = 0
         self.server = EmbeddedServer(folder=folder / "valkey", fsync="always").start()
         self.port = self.server.port
@@ -84,12 +81,7 @@ class Cluster:
     # Starting
 
     def start_driver(self, *, fault: str = "", settings: Mapping[str, str] | None = None) -> Process:
-        driver = Process(
-            [sys.executable, "-c", TIED_STOKER, "driver"],
-            self.environment(fault=fault, settings=settings) | self._lifeline.environment(),
-            self._log("driver"),
-            pass_fds=self._lifeline.fds,
-        )
+        driver = self.start_stoker("driver", fault=fault, settings=settings)
         self.drivers.append(driver)
         return driver
 
@@ -125,10 +117,21 @@ class Cluster:
             environment |= {"PYTHONPATH": str(FAULTS), "E2E_FAULT": fault}
         return environment
 
+    def start_stoker(self, *arguments: str, fault: str = "", settings: Mapping[str, str] | None = None) -> Process:
+        """Start a `stoker` command against this cluster, and leave it running."""
+        process = Process(
+            stoker_command(*arguments),
+            self.environment(fault=fault, settings=settings) | self._lifeline.environment(),
+            self._log(arguments[0]),
+            pass_fds=self._lifeline.fds,
+        )
+        self._commands.append(process)
+        return process
+
     def stoker(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run the `stoker` command against this cluster."""
         return subprocess.run(
-            [sys.executable, "-c", STOKER, *arguments],
+            stoker_command(*arguments),
             env=self.environment(),
             capture_output=True,
             text=True,
@@ -217,7 +220,7 @@ class Cluster:
         try:
             self._end_in_order()
         finally:
-            for process in (*self.workers.values(), *self.drivers):
+            for process in (*self.workers.values(), *self._commands):
                 process.end()
             self.client.close()
             self._lifeline.close()
@@ -225,7 +228,7 @@ class Cluster:
         assert not self._server_answers(), f"port {self.port} still answers"
 
     def _end_in_order(self) -> None:
-        if not any(driver.is_running for driver in self.drivers):
+        if self.client.workers() and not any(driver.is_running for driver in self.drivers):
             self.start_driver()
         for name in list(self.workers):
             self.end_worker(name)

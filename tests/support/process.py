@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,14 @@ import psutil
 from tests.support.waiting import wait_until
 
 MARK = "E2E_MARK"  # every process that a test session starts inherits it
+# A command ends with the process that runs the tests, even if that is killed.
+STOKER = """
+import os
+from broker import lifeline
+lifeline.watch(os.environ, lambda: os._exit(1))
+from driver.cli import main
+main()
+"""
 
 
 class Process:
@@ -80,6 +89,11 @@ class Worker(Process):
         """A signal for supervisor and child together."""
         for pid in (self.pid, self.child_pid):
             os.kill(pid, number)
+
+
+def stoker_command(*arguments: str) -> list[str]:
+    """The `stoker` command as a command line of this Python."""
+    return [sys.executable, "-c", STOKER, *arguments]
 
 
 def children(pid: int) -> list[int]:

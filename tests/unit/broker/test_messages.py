@@ -34,7 +34,7 @@ REFUSED = [
     ("top_p", [0, 0.0, -0.5, 1.1, NAN, INFINITY, HUGE, True, "1", None]),
     ("top_k", [-1, MAX_TOKENS_LIMIT + 1, HUGE, 1.0, True, "1", None]),
     ("seed", [SEED_LIMIT, -SEED_LIMIT - 1, HUGE, 1.0, True, "1"]),
-    ("stop", [("",), ("x", ""), "", ("x",) * (MAX_STOP_STRINGS + 1), (1,), 1, {"x": 1}, None]),
+    ("stop", [("",), ("x", ""), "", ("x",) * (MAX_STOP_STRINGS + 1), (1,), 1, {"x": 1}, None, "\ud800"]),
 ]
 
 
@@ -97,13 +97,41 @@ def test_an_empty_prompt_is_refused(name, empty):
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt", b"bytes"),
+        ("prompt", 5),
+        ("prompt", "half a pair: \ud800"),
+        ("messages", ({"role": "user", "content": "x"},)),
+        ("messages", [ChatMessage(role="user", content="x")]),
+        ("messages", (ChatMessage(role="user", content=5),)),
+        ("messages", (ChatMessage(role="\ud800", content="x"),)),
+        ("input_ids", [1, 2]),
+        ("input_ids", ("1",)),
+        ("input_ids", (True,)),
+        ("input_ids", (1.0,)),
+        ("input_ids", (10**30,)),
+    ],
+)
+def test_a_prompt_that_no_worker_could_read_is_refused_by_name(name, value):
+    with pytest.raises(InvalidRequestError, match=name):
+        Request(params=SamplingParams(), **{name: value})
+
+
+def test_other_fields_of_a_wrong_type_are_refused_by_name():
+    with pytest.raises(InvalidRequestError, match="params"):
+        Request(prompt="x", params={"max_tokens": 3})
+    with pytest.raises(InvalidRequestError, match="return_input_ids"):
+        Request(prompt="x", params=SamplingParams(), return_input_ids=1)
+
+
+@pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
         ({"input_ids": (1, 2, 3)}, 3),
         ({"prompt": "x"}, 1),
         ({"prompt": "x" * 400}, 100),
         ({"prompt": "é" * 400}, 200),
-        ({"prompt": "\ud800" * 4}, 3),  # a lone surrogate is three bytes, not an error
         ({"messages": (ChatMessage(role="user", content="x" * 64),)}, 20),
     ],
 )

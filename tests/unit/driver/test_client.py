@@ -45,7 +45,9 @@ def test_no_prompts_are_refused():
         as_requests([], None)
 
 
-@pytest.mark.parametrize("wrong", ["", [], [1, "x"], [1.5], [True], None, 5, {"prompt": "x"}, [TURN, "x"], [[TURN]]])
+@pytest.mark.parametrize(
+    "wrong", ["", [], [1, "x"], [1.5], [True], [10**30], "\ud800", None, 5, {"prompt": "x"}, [TURN, "x"], [[TURN]]]
+)
 def test_a_wrong_prompt_is_refused_by_its_place(wrong):
     with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
         as_requests(["fine", wrong], None)

@@ -1,6 +1,5 @@
 import time
 
-import pytest
 from hypothesis import given
 
 from broker.records import PendingRequest

@@ -1,0 +1,118 @@
+"""Everything on one machine, started by one object or one command: it ends as one, however it ends."""
+
+import json
+import os
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from driver import Driver, DriverSettings
+from tests.support.cluster import SETTINGS
+from tests.support.process import Process, descendants, marked_processes, stoker_command
+from tests.support.waiting import wait_until
+
+
+def assert_nothing_left(port=None):
+    wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
+    assert [path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith("stoker")] == []
+    if port is not None:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.fixture
+def alone(standing):
+    """No shared cluster runs beside this test."""
+    standing.stop()
+    assert_nothing_left()
+    yield
+    assert_nothing_left()
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a `stoker` command that brings its own broker."""
+    started = []
+
+    def run(*arguments, **settings):
+        log = tmp_path / f"{len(started)}.log"
+        started.append(Process(stoker_command(*arguments), {**os.environ, **SETTINGS, **settings}, log))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.end()
+
+
+def test_ten_starts_and_stops_leave_nothing(alone):
+    for place in range(10):
+        settings = DriverSettings(initial_worker_count=1 + place % 2, engine="simulated")
+        with Driver(settings) as driver:
+            port = int(driver.broker_url.rsplit(":")[-1].split("/")[0])
+            if place % 3:  # also stopped while it still loads
+                task = driver.wait_until_ready(30).submit_task({"prompt": f"hello {place}", "max_new_tokens": 2})
+                assert len(driver.get_result(task, timeout=30)["output_ids"]) == 2
+        assert_nothing_left(port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_stoker_up_and_all_that_it_started(alone, start, port, number):
+    up = start("up", "--workers", "2", "--port", str(port))
+    wait_until(lambda: "ready    try: stoker generate" in up.log)
+
+    up.send(number)
+
+    assert up.wait() == 0
+    assert "Traceback" not in up.log
+    assert_nothing_left(port)
+
+
+def test_the_processes_of_a_killed_stoker_up_end_by_themselves(alone, start, port):
+    up = start("up", "--workers", "2", "--port", str(port))
+    wait_until(lambda: "ready    try: stoker generate" in up.log)
+    assert len(descendants(up.pid)) == 6, "guard and server, two supervisors and their children"
+
+    up.send(signal.SIGKILL)
+
+    wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
+    for path in Path(tempfile.gettempdir()).glob("stoker-*"):  # nobody is left to remove them
+        for file in path.rglob("*"):
+            file.unlink() if file.is_file() else None
+        for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):
+            folder.rmdir()
+        path.rmdir()
+
+
+def test_a_local_batch_that_is_interrupted_is_finished_by_a_second_run(alone, start, tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {"prompt": f"p {i}", "max_tokens": n}}
+        for i, n in enumerate([5] * 10 + [200] * 10)
+    ]
+    source.write_text("".join(json.dumps(item) + "\n" for item in lines))
+    arguments = ("batch", str(source), str(target), "--local", "--model", "smollm2-135m")
+    first = start(*arguments)
+    wait_until(lambda: target.exists() and len(target.read_text().splitlines()) >= 10)
+
+    first.send(signal.SIGINT)
+
+    assert first.wait() == 130
+    assert "Traceback" not in first.log
+    assert_nothing_left()
+    written = target.read_text()
+    assert len(written.splitlines()) < len(lines)
+    second = start(*arguments)
+    assert second.wait() == 0
+    assert target.read_text().startswith(written)
+    answered = [json.loads(item)["custom_id"] for item in target.read_text().splitlines()]
+    assert sorted(answered, key=int) == [item["custom_id"] for item in lines]

@@ -1,0 +1,93 @@
+"""The real model through the whole path gives, token by token, what transformers' own `generate` gives."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from driver import Driver, DriverSettings, Request, SamplingParams
+
+torch = pytest.importorskip("torch")
+
+from gpu_worker.engine.loading import load_model  # noqa: E402
+
+MODEL = "smollm2-135m"
+TEXTS = [
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "def fibonacci(n):",
+    "1, 1, 2, 3, 5, 8,",
+    "Water boils at",
+    "Roses are red, violets are",
+    "El perro de mi vecino",
+    "Dear Sir or Madam, I am writing to",
+    "The three most important things in cooking are " * 12,
+]
+QUESTIONS = [
+    "What is the capital of France?",
+    "Name three colours.",
+    "Write one sentence about rain.",
+    "What is 2 + 2?",
+    "Why is the sky blue? Answer in two sentences.",
+    "Translate 'good morning' into French.",
+    "Give me a name for a grey cat.",
+]
+
+
+def requests():
+    prompts = [{"prompt": text} for text in TEXTS]
+    prompts += [{"messages": ({"role": "user", "content": text},)} for text in QUESTIONS]
+    prompts += [{"input_ids": (504, 2365, 7042, 314)}, {"input_ids": tuple(range(400, 430))}]
+    for place, prompt in enumerate(prompts):
+        yield prompt, 4 + 7 * (place % 5)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    cache = Path(os.environ.get("STOKER_CACHE_DIR") or Path.home() / ".cache" / "stoker")
+    return load_model(MODEL, cache_dir=cache, dtype="float32", device="cpu")
+
+
+def generate(loaded, prompt, max_tokens):
+    """The prompt's ids, and the new ids of a plain greedy `generate`."""
+    if "messages" in prompt:
+        ids = loaded.tokenizer.apply_chat_template(
+            list(prompt["messages"]), add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+    else:
+        ids = list(prompt.get("input_ids") or loaded.tokenizer(prompt["prompt"])["input_ids"])
+    inputs = torch.tensor([ids])
+    with torch.inference_mode():
+        out = loaded.model.generate(
+            input_ids=inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=max_tokens, do_sample=False
+        )
+    return ids, out[0, len(ids) :].tolist()
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_greedy_outputs_are_those_of_plain_generate(nothing_left, loaded):
+    asked = list(requests())
+    assert len(asked) >= 16
+    settings = DriverSettings(model=MODEL, initial_worker_count=1)
+    with Driver(settings, worker_environment={"STOKER_DTYPE": "float32", "STOKER_DEVICE": "cpu"}) as driver:
+        driver.wait_until_ready(180)
+        tasks = [driver.submit_task({**prompt, "max_new_tokens": n, "temperature": 0}) for prompt, n in asked]
+        results = [driver.get_result(task, timeout=120) for task in tasks]
+        job = driver.client.submit(
+            [Request(params=SamplingParams(max_tokens=n, temperature=0), **_typed(prompt)) for prompt, n in asked]
+        )
+        outputs = job.get(timeout=120)
+
+    for (prompt, max_tokens), result, output in zip(asked, results, outputs, strict=True):
+        ids, new = generate(loaded, prompt, max_tokens)
+        assert result["input_ids"] == ids
+        assert result["output_ids"] == new
+        assert list(output.token_ids) == new, "in one job, in company"
+        assert result["generated_text"] == output.text == loaded.tokenizer.decode(new, skip_special_tokens=True)
+
+
+def _typed(prompt):
+    from broker.messages import chat_messages
+
+    return {"messages": chat_messages(prompt["messages"])} if "messages" in prompt else prompt

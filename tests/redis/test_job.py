@@ -1,0 +1,137 @@
+import logging
+
+import pytest
+
+from broker.errors import JobNotFoundError, StokerError
+from broker.messages import JobState
+from driver import job as job_module
+from driver.errors import NotFinishedError
+from driver.job import Job
+from tests.support.stage import request
+from tests.support.waiting import wait_until
+
+
+def handle(stage, job_id):
+    return Job(stage.store, job_id)
+
+
+def indices(outputs):
+    return [output.index for output in outputs]
+
+
+def test_outputs_come_as_they_finish(stage):
+    job = stage.job(3)
+    for index in (2, 0, 1):
+        stage.commit("", job, "", [index])
+    assert indices(handle(stage, job).as_completed(5)) == [2, 0, 1]
+
+
+def test_get_gives_request_order(stage):
+    job = stage.job(3)
+    for index in (2, 0, 1):
+        stage.commit("", job, "", [index])
+    assert indices(handle(stage, job).get(5)) == [0, 1, 2]
+
+
+def test_an_output_does_not_wait_for_the_rest(stage, in_background):
+    job = stage.job(2)
+    outputs = handle(stage, job).as_completed(10)
+    stage.commit("", job, "", [1])
+    assert next(outputs).index == 1
+    rest = in_background(lambda: indices(outputs))
+    stage.commit("", job, "", [0])
+    assert rest.result(5) == [0]
+
+
+def test_an_open_job_is_followed_until_it_is_sealed(stage, in_background):
+    job = stage.job(1, last=False)
+    stage.commit("", job, "", [0])
+    following = in_background(lambda: indices(handle(stage, job).as_completed(10)))
+    stage.ledger.submit(job, "", [request()], offset=1, last=False)
+    stage.commit("", job, "", [1])
+    assert not following.done()
+    stage.ledger.submit(job, "", [], offset=2, last=True)
+    assert following.result(5) == [0, 1]
+
+
+def test_an_empty_job_is_done(stage):
+    assert handle(stage, stage.job(0)).get(5) == []
+
+
+def test_too_late_says_how_far_it_is_and_why(stage):
+    job = stage.job(3, model="m")
+    stage.commit("", job, "", [0])
+    with pytest.raises(NotFinishedError, match=r"1 of 3 requests are; no worker for model 'm' is alive"):
+        handle(stage, job).get(0.05)
+
+
+def test_waiting_no_time_at_all_gives_what_is_there(stage):
+    job = stage.finished_job(2)
+    assert indices(handle(stage, job).get(0)) == [0, 1]
+
+
+def test_trimmed_outputs_are_missed(stage):
+    job = stage.finished_job(3)
+    stream = stage.store.outputs(job)
+    stream.read(0)
+    stream.trim()
+    assert list(handle(stage, job).as_completed(5)) == []
+    with pytest.raises(StokerError, match="3 of 3 outputs were trimmed"):
+        handle(stage, job).get(5)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda job: job.get(1), lambda job: job.progress(), lambda job: job.state, lambda job: job.cancel()]
+)
+def test_an_unknown_job_is_an_error(stage, use):
+    with pytest.raises(JobNotFoundError, match="nothing"):
+        use(handle(stage, "nothing"))
+
+
+def test_progress_counts_what_waits_and_what_runs(stage):
+    job = stage.job(10)
+    stage.batch(stage.worker(), job, [0, 1, 2])
+    stage.commit("", job, "", [9])
+    progress = handle(stage, job).progress()
+    counts = {name: getattr(progress, name) for name in ("total", "done", "failed", "pending", "running")}
+    assert counts == {"total": 10, "done": 1, "failed": 0, "pending": 6, "running": 3}
+    assert progress.completion_tokens == 2
+    assert progress.eta_s == pytest.approx(9 * progress.elapsed_s)
+
+
+def test_there_is_no_estimate_before_the_first_output(stage):
+    progress = handle(stage, stage.job(1)).progress()
+    assert (progress.eta_s, progress.done) == (None, 0)
+
+
+def test_a_done_jobs_time_stands_still(stage):
+    job = stage.finished_job(2)
+    stage.age_field(stage.keys.job(job).record, "created_ms", 10)
+    progress = handle(stage, job).progress()
+    assert progress.tokens_per_s == pytest.approx(progress.completion_tokens / progress.elapsed_s)
+    assert 10 <= progress.elapsed_s < 20
+    assert progress.eta_s == 0
+
+
+def test_cancelling_ends_what_waits(stage):
+    session, job = stage.worker(), stage.job(3)
+    batch = stage.batch(session, job, [0])
+    assert handle(stage, job).cancel()
+    assert {output.index: output.error.code for output in stage.results(job)} == {1: "cancelled", 2: "cancelled"}
+    stage.commit(batch, job, session, [0])
+    assert handle(stage, job).state == JobState.DONE
+    assert not handle(stage, job).cancel()
+
+
+def test_silence_is_explained_once(stage, monkeypatch, caplog, in_background):
+    monkeypatch.setattr(job_module, "QUIET_S", 0.01)
+    job = stage.job(1, model="m")
+    with caplog.at_level(logging.WARNING, "stoker"):
+        following = in_background(lambda: indices(handle(stage, job).as_completed(20)))
+        wait_until(lambda: caplog.messages)
+        stage.worker(model="other")
+        wait_until(lambda: len(caplog.messages) == 2)
+        stage.commit("", job, "", [0])
+        assert following.result(5) == [0]
+    assert "no worker for model 'm' is alive" in caplog.messages[0]
+    assert "workers serve: other" in caplog.messages[1]

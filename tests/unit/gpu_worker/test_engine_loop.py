@@ -1,0 +1,187 @@
+import queue
+import threading
+
+import pytest
+
+from broker.messages import FinishReason, Request, SamplingParams
+from broker.records import ClaimedRequest
+from gpu_worker import engine_loop
+from gpu_worker.engine.base import Completion
+from gpu_worker.engine_loop import EngineLoop
+from gpu_worker.inbox import Inbox
+from tests.support.waiting import wait_until
+
+
+class FakeEngine:
+    """Finishes what the test says, when it says so."""
+
+    def __init__(self):
+        self.held = {}
+        self.tokens = {}
+        self.closed = 0
+        self.said = queue.SimpleQueue()
+        self.steps = 0
+
+    def submit(self, request_id, request, *, generated=()):
+        self.held[request_id] = (request, generated)
+
+    def step(self, timeout_s):
+        self.steps += 1
+        try:
+            said = self.said.get(timeout=min(timeout_s, 0.01))
+        except queue.Empty:
+            return []
+        if isinstance(said, BaseException):
+            raise said
+        return [completion(request_id) for request_id in said]
+
+    def cancel(self, request_id):
+        return completion(request_id, FinishReason.LENGTH) if self.held.pop(request_id, None) else None
+
+    def generated(self, request_id):
+        return self.tokens.get(request_id, ())
+
+    def close(self):
+        self.closed += 1
+
+
+def completion(request_id, reason=FinishReason.STOP):
+    return Completion(request_id=request_id, text=request_id, finish_reason=reason)
+
+
+def claimed(index, *, max_tokens=100, generated=()):
+    request = Request(prompt="x", params=SamplingParams(max_tokens=max_tokens))
+    return ClaimedRequest(index=index, request=request, generated=generated)
+
+
+@pytest.fixture
+def engine():
+    return FakeEngine()
+
+
+@pytest.fixture
+def deaths():
+    return []
+
+
+@pytest.fixture
+def make_loop(engine, deaths, monkeypatch):
+    monkeypatch.setattr(engine_loop, "CHECKPOINT_LOOK_S", 0.0)
+    loops = []
+
+    def make(checkpoint_tokens=0):
+        loop = EngineLoop(engine, checkpoint_tokens, deaths.append)
+        loops.append(loop)
+        loop.start()
+        return loop
+
+    yield make
+    for loop in loops:
+        loop.stop()
+
+
+def completed(inbox, timeout_s=5.0):
+    return {index: item.text for index, item in inbox.take(timeout_s).completed.items()}
+
+
+def test_requests_go_to_the_engine_under_names_of_their_own(make_loop, engine):
+    loop = make_loop()
+    loop.submit("b1", [claimed(0, generated=(7,)), claimed(3)], Inbox())
+    loop.submit("b2", [claimed(0)], Inbox())
+    assert sorted(engine.held) == ["b1/0", "b1/3", "b2/0"]
+    assert engine.held["b1/0"][1] == (7,)
+
+
+def test_each_batch_hears_of_its_own(make_loop, engine):
+    loop, one, other = make_loop(), Inbox(), Inbox()
+    loop.submit("b1", [claimed(4)], one)
+    loop.submit("b2", [claimed(4)], other)
+    engine.said.put(["b2/4"])
+    assert completed(other) == {4: "b2/4"}
+    engine.said.put(["b1/4"])
+    assert completed(one) == {4: "b1/4"}
+
+
+def test_what_nobody_waits_for_is_dropped(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("b", [claimed(0)], inbox)
+    engine.said.put(["unknown/1", "b/0"])
+    assert completed(inbox) == {0: "b/0"}
+
+
+def test_a_withdrawn_request_gives_what_it_had_and_is_heard_of_no_more(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("b", [claimed(0), claimed(1)], inbox)
+    assert loop.withdraw("b", 0).finish_reason == FinishReason.LENGTH
+    assert "b/0" not in engine.held
+    engine.said.put(["b/0", "b/1"])
+    assert completed(inbox) == {1: "b/1"}
+
+
+def test_a_request_that_has_ended_cannot_be_withdrawn(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("b", [claimed(0)], inbox)
+    engine.said.put(["b/0"])
+    completed(inbox)
+    assert loop.withdraw("b", 0) is None
+    assert loop.withdraw("b", 9) is None
+
+
+def saved(inbox):
+    return inbox.take(5.0).saved
+
+
+def test_tokens_are_saved_every_so_often(make_loop, engine):
+    loop, inbox = make_loop(checkpoint_tokens=8), Inbox()
+    engine.tokens["b/0"] = (1, 2, 3)
+    loop.submit("b", [claimed(0)], inbox)
+    wait_until(lambda: engine.steps > 3)
+    assert inbox.take(0).saved == {}
+    engine.tokens["b/0"] = (1, 2, 3, 4)
+    assert saved(inbox) == {0: (1, 2, 3, 4)}
+    engine.tokens["b/0"] = tuple(range(8))
+    assert saved(inbox) == {0: tuple(range(8))}
+
+
+def test_no_more_than_wanted_is_ever_unsaved(make_loop, engine):
+    loop, inbox = make_loop(checkpoint_tokens=1), Inbox()
+    loop.submit("b", [claimed(0)], inbox)
+    engine.tokens["b/0"] = (1,)
+    assert saved(inbox) == {0: (1,)}
+
+
+def test_tokens_that_were_saved_before_are_not_saved_again(make_loop, engine):
+    loop, inbox = make_loop(checkpoint_tokens=8), Inbox()
+    engine.tokens["b/0"] = (1, 2, 3, 4, 5)
+    loop.submit("b", [claimed(0, generated=(1, 2, 3, 4))], inbox)
+    steps = engine.steps
+    wait_until(lambda: engine.steps > steps + 3)
+    assert inbox.take(0).saved == {}
+
+
+@pytest.mark.parametrize(("checkpoint_tokens", "max_tokens"), [(0, 100), (8, 4)])
+def test_nothing_is_saved_where_it_is_not_wanted_or_not_worth_it(make_loop, engine, checkpoint_tokens, max_tokens):
+    loop, inbox = make_loop(checkpoint_tokens), Inbox()
+    engine.tokens["b/0"] = tuple(range(50))
+    loop.submit("b", [claimed(0, max_tokens=max_tokens)], inbox)
+    steps = engine.steps
+    wait_until(lambda: engine.steps > steps + 3)
+    assert inbox.take(0).saved == {}
+
+
+def test_a_dead_engine_is_reported(make_loop, engine, deaths):
+    make_loop()
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    engine.said.put(error)
+    wait_until(lambda: deaths)
+    assert deaths == [error]
+
+
+def test_stop_ends_the_thread_and_closes_the_engine(make_loop, engine):
+    loop = make_loop()
+    loop.stop()
+    loop.stop()
+    assert engine.closed == 2
+    assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
+    steps = engine.steps
+    assert engine.steps == steps

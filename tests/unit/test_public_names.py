@@ -1,0 +1,97 @@
+"""What users import, and how they call it: changing anything here is a breaking change."""
+
+import inspect
+
+import pytest
+
+import driver
+
+NAMES = [
+    "BrokerUnavailableError",
+    "ChatMessage",
+    "Client",
+    "ConfigurationError",
+    "Driver",
+    "DriverSettings",
+    "FinishReason",
+    "InvalidRequestError",
+    "Job",
+    "JobNotFoundError",
+    "JobState",
+    "Output",
+    "OutputError",
+    "Progress",
+    "Request",
+    "SamplingParams",
+    "StokerError",
+    "Usage",
+]
+CALLS = {
+    "Client": ["url", "*settings"],
+    "Client.submit": ["prompts", "params", "*model", "*priority", "*deadline"],
+    "Client.open_job": ["*model", "*priority", "*deadline"],
+    "Client.job": ["job_id"],
+    "Client.workers": [],
+    "Client.obstacle": ["model"],
+    "Client.close": [],
+    "Job.progress": [],
+    "Job.as_completed": ["timeout"],
+    "Job.get": ["timeout"],
+    "Job.cancel": [],
+    "Driver": ["settings", "*worker_environment", "*port", "*log_folder"],
+    "Driver.start": [],
+    "Driver.stop": [],
+    "Driver.wait_until_ready": ["timeout"],
+    "Driver.submit_task": ["task"],
+    "Driver.get_result": ["task_id", "timeout"],
+    "Driver.scale_workers": ["count"],
+}
+FIELDS = {
+    "SamplingParams": ["max_tokens", "temperature", "top_p", "top_k", "stop", "seed"],
+    "Request": ["params", "prompt", "messages", "input_ids", "return_input_ids"],
+    "ChatMessage": ["role", "content"],
+    "Output": ["index", "text", "token_ids", "finish_reason", "usage", "error", "input_ids", "worker_id"],
+    "OutputError": ["code", "message"],
+    "Usage": ["prompt_tokens", "completion_tokens"],
+    "Progress": [
+        "total",
+        "done",
+        "failed",
+        "pending",
+        "running",
+        "completion_tokens",
+        "elapsed_s",
+        "tokens_per_s",
+        "eta_s",
+    ],
+}
+
+
+def test_the_public_names_are_these():
+    assert driver.__all__ == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_public_name_is_there(name):
+    assert getattr(driver, name).__doc__
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_keeps_its_parameters(name):
+    owner, _, method = name.partition(".")
+    call = getattr(getattr(driver, owner), method) if method else getattr(driver, owner)
+    parameters = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+    assert [f"*{p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in parameters] == CALLS[name]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_message_keeps_its_fields(name):
+    kind = getattr(driver, name)
+    assert list(kind.__struct_fields__) == FIELDS[name]
+    assert kind.__struct_config__.frozen
+    assert kind.__struct_config__.kw_only is not False
+
+
+def test_what_does_not_exist_is_said_so():
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        driver.Nothing  # noqa: B018
