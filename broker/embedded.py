@@ -124,7 +124,7 @@ class EmbeddedServer:
                 pass_fds=self._lifeline.fds,
                 start_new_session=True,  # Ctrl-C must reach the owner first, not the server
             )
-        if not self._becomes_ready(self._process):
+        if not self._becomes_ready(self._process, folder):
             last = _last_line(folder / "valkey.log")
             self._end_process()
             raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
@@ -142,14 +142,14 @@ class EmbeddedServer:
             self._lifeline.close()
             self._lifeline = None
 
-    def _becomes_ready(self, process: subprocess.Popen[bytes]) -> bool:
+    def _becomes_ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
         gate = threading.Event()
         client = redis.Redis(port=self.port, socket_timeout=1.0, protocol=2)
         try:
             for _ in range(int(START_TIMEOUT_S / POLL_S)):
                 if process.poll() is not None:
                     return False
-                if _answers(client):
+                if _answers(client, folder):
                     return True
                 gate.wait(POLL_S)
             return False
@@ -180,9 +180,10 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _answers(client: redis.Redis) -> bool:
+def _answers(client: redis.Redis, folder: Path) -> bool:
+    """Whether the server of this folder answers: another may have taken the port since it was found free."""
     try:
-        return bool(client.ping())
+        return bool(client.ping()) and client.config_get("dir").get("dir") == str(folder.resolve())
     except redis.RedisError:
         return False
 

@@ -10,12 +10,9 @@ from typing import Any
 
 import msgspec
 
-from broker.errors import InvalidRequestError
-
-MAX_TOKENS_LIMIT = 1 << 20
-SEED_LIMIT = 1 << 63
-TOKEN_LIMIT = 1 << 31
-MAX_STOP_STRINGS = 16
+from broker.content import joined_text
+from broker.errors import InvalidRequestError, UnsupportedParameterError
+from broker.parameters import TOKEN_LIMIT, SamplingParams, is_text, shown
 
 
 class FinishReason(StrEnum):
@@ -43,49 +40,6 @@ class WorkerState(StrEnum):
     DRAINING = "draining"  # finishes what it has, takes nothing new
     POISONED = "poisoned"  # fails everything; set aside
     DEAD = "dead"  # its lease is over, or its end was reported; set by others
-
-
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to choose the tokens of one request.
-
-    Fields are named as in OpenAI's and vLLM's APIs. `temperature` 0 is greedy; `top_k` 0 means the whole vocabulary;
-    `stop` strings end the text and are not part of it; a `seed` makes sampling repeatable whatever else is in
-    the batch. `max_tokens` counts generated tokens only.
-
-    Raises:
-        InvalidRequestError: a value is outside its range; the message names the field and the range.
-    """
-
-    max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range, and types that Python callers may slip in."""
-        _require_integer("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT)
-        _require_number("temperature", self.temperature, 0.0, 100.0)
-        _require_number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p <= 0:
-            raise InvalidRequestError(f"top_p must be above 0 and at most 1, not {self.top_p!r}")
-        _require_integer("top_k", self.top_k, 0, MAX_TOKENS_LIMIT)
-        if self.seed is not None:
-            _require_integer("seed", self.seed, -SEED_LIMIT, SEED_LIMIT - 1)
-        self._normalise_stop()
-
-    def _normalise_stop(self) -> None:
-        stop: Any = self.stop
-        if isinstance(stop, str):
-            stop = (stop,)
-        if not isinstance(stop, (tuple, list)) or not all(_is_text(item) for item in stop):
-            raise InvalidRequestError(f"stop must be a string or a list of strings, not {_shown(self.stop)}")
-        if "" in stop:
-            raise InvalidRequestError("stop must not hold an empty string")
-        if len(stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(f"stop must hold at most {MAX_STOP_STRINGS} strings, not {len(stop)}")
-        msgspec.structs.force_setattr(self, "stop", tuple(stop))
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,23 +77,29 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def _require_sendable(self) -> None:
         """Refuse what no worker could read: it would come back from the ledger as no request at all."""
         prompt: Any = self.prompt
-        if prompt is not None and not _is_text(prompt):
-            raise InvalidRequestError(f"prompt must be text that UTF-8 can hold, not {_shown(prompt)}")
+        if prompt is not None and not is_text(prompt):
+            raise InvalidRequestError(f"prompt must be text that UTF-8 can hold, not {shown(prompt)}")
         turns: Any = self.messages
         if turns is not None and not (isinstance(turns, tuple) and all(_is_turn(turn) for turn in turns)):
-            raise InvalidRequestError(f"messages must be a tuple of ChatMessage, not {_shown(turns)}")
+            raise InvalidRequestError(f"messages must be a tuple of ChatMessage, not {shown(turns)}")
         ids: Any = self.input_ids
         if ids is not None and not (isinstance(ids, tuple) and all(_is_token(token) for token in ids)):
-            raise InvalidRequestError(f"input_ids must be a tuple of token ids, not {_shown(ids)}")
+            raise InvalidRequestError(f"input_ids must be a tuple of token ids, not {shown(ids)}")
         params: Any = self.params
         if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"params must be SamplingParams, not {_shown(params)}")
+            raise InvalidRequestError(f"params must be SamplingParams, not {shown(params)}")
         wanted: Any = self.return_input_ids
         if not isinstance(wanted, bool):
-            raise InvalidRequestError(f"return_input_ids must be True or False, not {_shown(wanted)}")
+            raise InvalidRequestError(f"return_input_ids must be True or False, not {shown(wanted)}")
+        if self.messages is not None and self.params.echo:
+            raise UnsupportedParameterError("echo is not offered for messages; it is for prompt and input_ids")
 
     def estimated_prompt_tokens(self) -> int:
-        """The prompt's length in tokens where it is known, else its UTF-8 bytes / 4, at least 1."""
+        """The prompt's length in tokens where it is known, else its UTF-8 bytes / 4, at least 1; as it is truncated."""
+        whole, kept = self._whole_prompt_tokens(), self.params.truncate_prompt_tokens
+        return whole if kept is None else min(whole, kept)
+
+    def _whole_prompt_tokens(self) -> int:
         if self.input_ids is not None:
             return len(self.input_ids)
         if self.prompt is not None:
@@ -149,8 +109,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return max(1, size // 4)
 
     def estimated_tokens(self) -> int:
-        """What the request may occupy: estimated prompt plus `max_tokens`, in tokens."""
-        return self.estimated_prompt_tokens() + self.params.max_tokens
+        """What the request may occupy: estimated prompt plus `max_tokens`, in tokens, for each of its `n` texts."""
+        return self.params.n * (self.estimated_prompt_tokens() + self.params.max_tokens)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,8 +132,41 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class Alternative(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A token that could have been chosen; `text` is its own, with U+FFFD for a part of a character."""
+
+    token_id: int
+    logprob: float
+    text: str
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How likely a generated token was to the model, before penalties, biases and temperature; the likeliest beside it.
+
+    On the wire it is an array, as there is one for every token: new fields go to the end.
+    """
+
+    token_id: int
+    logprob: float
+    text: str
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of the texts of a request that asked for several (`n`)."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The one result of one request. `index` is the request's place in its job, from 0."""
+    """The one result of one request. `index` is the request's place in its job, from 0.
+
+    `choices` holds the texts of a request that asked for more than one; the first of them is in the output's own fields
+    too. The usage is that of all.
+    """
 
     index: int
     text: str = ""
@@ -183,6 +176,17 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: OutputError | None = None
     input_ids: tuple[int, ...] | None = None
     worker_id: str = ""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    choices: tuple[Choice, ...] = ()
+
+    def all_choices(self) -> tuple[Choice, ...]:
+        """The texts, one or several."""
+        if self.choices:
+            return self.choices
+        alone = Choice(
+            text=self.text, token_ids=self.token_ids, finish_reason=self.finish_reason, logprobs=self.logprobs
+        )
+        return (alone,)
 
 
 def failed_output(index: int, code: str, message: str, *, worker_id: str = "") -> Output:
@@ -196,47 +200,34 @@ def failed_output(index: int, code: str, message: str, *, worker_id: str = "") -
 
 
 def chat_messages(turns: Sequence[Mapping[str, Any] | ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Chat turns given as dicts, as messages.
+    """Chat turns given as dicts, as messages; content may be a list of text parts.
 
     Raises:
         InvalidRequestError: a turn has no role or no text; the message names its place.
+        UnsupportedParameterError: a turn has a part that is not text, or tool calls.
     """
+    plain = [_plain_turn(turn, f"messages[{place}]") for place, turn in enumerate(turns)]
     try:
-        return msgspec.convert(list(turns), tuple[ChatMessage, ...])
+        return msgspec.convert(plain, tuple[ChatMessage, ...])
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"messages: {error}") from error
 
 
-def _is_text(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        return False
-    return True
+def _plain_turn(turn: Mapping[str, Any] | ChatMessage, path: str) -> Mapping[str, Any] | ChatMessage:
+    if not isinstance(turn, Mapping):
+        return turn
+    for name, value in turn.items():
+        # What is empty asks for nothing, as in a turn that was copied from a response.
+        if name not in ChatMessage.__struct_fields__ and value not in (None, [], ""):
+            raise UnsupportedParameterError(f"{path}.{name} is not offered; remove it")
+    if isinstance(turn.get("content"), list):
+        return {**turn, "content": joined_text(turn["content"], f"{path}.content")}
+    return turn
 
 
 def _is_turn(value: Any) -> bool:
-    return isinstance(value, ChatMessage) and _is_text(value.role) and _is_text(value.content)
+    return isinstance(value, ChatMessage) and is_text(value.role) and is_text(value.content)
 
 
 def _is_token(value: Any) -> bool:
     return type(value) is int and -TOKEN_LIMIT <= value < TOKEN_LIMIT
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def _require_integer(name: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
-
-
-def _require_number(name: str, value: Any, low: float, high: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # A range check refuses NaN and infinity too.
-    if not number or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")

@@ -14,6 +14,7 @@ COMMANDS = (
     "claim",
     "close",
     "commit",
+    "drain",
     "expire",
     "finish",
     "forget",

@@ -70,10 +70,9 @@ class Sessions:
         args = [keys.record, keys.batches, self._keys.sessions, *keys.transport(), *queue]
         return bool(self._scripts.run("forget", args, [session.id]))
 
-    def request_drain(self, session_id: str) -> None:
-        """Ask a worker to finish what it has and stop; it learns so at its next beat."""
-        with broker_errors(self._url):
-            self._redis.hset(self._keys.session(session_id).record, "drain", "1")
+    def request_drain(self, session_id: str) -> bool:
+        """Ask a worker to finish what it has and stop; it learns so at its next beat. False when it is gone."""
+        return bool(self._scripts.run("drain", [self._keys.session(session_id).record], []))
 
     def state(self, session_id: str) -> str | None:
         """A session's state; None when it is forgotten."""

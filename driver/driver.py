@@ -10,10 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
 from broker.errors import EmbeddedServerError, InvalidRequestError, JobNotFoundError
-from broker.messages import Output, Request, SamplingParams, WorkerState, chat_messages
+from broker.messages import Choice, Output, Request, SamplingParams, TokenLogprob, WorkerState, chat_messages
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver.client import Client
@@ -122,6 +124,8 @@ class Driver:
 
     def get_result(self, task_id: str, timeout: float | None = None) -> dict[str, Any]:
         """A task's result: `generated_text`, `input_ids`, `output_ids`, `worker_id`, `finish_reason`.
+
+        With `logprobs` and `n` asked for there are `logprobs` and `choices`, too.
 
         Raises:
             TaskNotFoundError: no such task (also a KeyError).
@@ -236,9 +240,22 @@ def _task_result(output: Output) -> dict[str, Any]:
     if output.error is not None:
         raise RequestFailedError(output.error.code, output.error.message)
     return {
-        "generated_text": output.text,
+        **_text_fields(output),
         "input_ids": list(output.input_ids or ()),
-        "output_ids": list(output.token_ids),
         "worker_id": output.worker_id,
-        "finish_reason": str(output.finish_reason),
+        **({"choices": [_text_fields(choice) for choice in output.choices]} if output.choices else {}),
     }
+
+
+def _text_fields(text: Output | Choice) -> dict[str, Any]:
+    return {
+        "generated_text": text.text,
+        "output_ids": list(text.token_ids),
+        "finish_reason": str(text.finish_reason),
+        **({} if text.logprobs is None else {"logprobs": [_logprob_fields(item) for item in text.logprobs]}),
+    }
+
+
+def _logprob_fields(item: TokenLogprob) -> dict[str, Any]:
+    alternatives = [msgspec.structs.asdict(other) for other in item.alternatives]
+    return msgspec.structs.asdict(item) | {"alternatives": alternatives}

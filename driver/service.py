@@ -53,6 +53,7 @@ class DriverService:
         self._reconcile_at_s = float("-inf")
         self._trust_silence_at_s = float("-inf")
         self._outage = False
+        self._ticked_s: float | None = None  # the end of the last tick
         self._stopped = threading.Event()
         self.leads = False
 
@@ -91,6 +92,8 @@ class DriverService:
         except NotLeaderError:
             self.leads = False
             return 0
+        finally:
+            self._ticked_s = self._clock.now_s()
 
     def _wait(self, tick_started_s: float) -> None:
         """Wait for the next tick: until something has changed, but not so short that a busy system does only this."""
@@ -105,6 +108,7 @@ class DriverService:
         now_ms = self._store.queries.server_time_ms()
         sessions = self._store.sessions.table()
         jobs = self._store.queries.open_jobs()
+        self._mind_stalls()
         self._reconciler.end_stopped(jobs, now_ms)
         if self._is_reconciling_due():
             self._mind_restarts()
@@ -144,6 +148,12 @@ class DriverService:
     def _mind_restarts(self) -> None:
         """After a restart of Redis every beat looks old, though all workers may be well."""
         if self._store.queries.uptime_s() < self._store.settings.heartbeat_timeout:
+            self._forgive_silence()
+
+    def _mind_stalls(self) -> None:
+        """When Redis, or this driver, stood still for long and no call failed, the beats are old all the same."""
+        stalled_s = 0.0 if self._ticked_s is None else self._clock.now_s() - self._ticked_s
+        if stalled_s > self._store.settings.heartbeat_timeout / 2:
             self._forgive_silence()
 
     def _forgive_silence(self) -> None:

@@ -38,6 +38,8 @@ def usable_gpus(gpu_count: int, visible: str | None) -> tuple[int, ...]:
     if visible is None:
         return tuple(range(gpu_count))
     parts = [part.strip() for part in visible.split(",") if part.strip()]
+    if "-1" in parts:  # CUDA reads no further; people hide all GPUs so
+        parts = parts[: parts.index("-1")]
     if not all(part.isdigit() for part in parts):
         raise ConfigurationError(f"CUDA_VISIBLE_DEVICES={visible!r} must be a list of indices, such as 0,1")
     return tuple(int(part) for part in parts if int(part) < gpu_count)

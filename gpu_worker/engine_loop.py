@@ -56,11 +56,12 @@ class EngineLoop:
         """Give a batch's requests to the engine; the inbox hears of them by request index."""
         for item in requests:
             request_id = _request_id(batch_id, item.index)
+            most_tokens = item.request.params.n * item.request.params.max_tokens
             waiting = _Waiting(
                 index=item.index,
                 inbox=inbox,
                 saved=len(item.generated),
-                long=item.request.params.max_tokens - len(item.generated) > self._checkpoint_tokens > 0,
+                long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
             )
             with self._lock:
                 self._waiting[request_id] = waiting

@@ -124,7 +124,7 @@ class _Execution:
         loop, batch_id = self._runtime.loop, self._ticket.batch_id
         partial = {index: loop.withdraw(batch_id, index) for index in self._open}
         self._commit_completed(self._ticket.inbox.take(0.0).completed)
-        tokens = {index: item.token_ids for index, item in partial.items() if item and index in self._open}
+        tokens = {index: item.checkpoint for index, item in partial.items() if item and index in self._open}
         if tokens:
             insist(lambda: self._ledger.checkpoint(*self._ids, tokens))
         released = insist(lambda: self._ledger.release(*self._ids, count_attempt=False))
@@ -145,6 +145,8 @@ class _Execution:
             error=completion.error,
             input_ids=completion.input_ids if item.request.return_input_ids else None,
             worker_id=self._runtime.worker,
+            logprobs=completion.logprobs,
+            choices=completion.choices,
         )
 
     def _commit(self, outputs: Iterable[Output]) -> None:

@@ -63,5 +63,8 @@ class Heart:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._wanted.clear()
-            self.step()
+            try:
+                self.step()
+            except Exception:  # a worker without a heart would work on, and nobody would know
+                logger.exception("a heartbeat failed")
             self._wanted.wait(self._interval_s)

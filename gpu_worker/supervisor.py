@@ -96,6 +96,7 @@ class Supervisor:
 
     def _wait(self, child: Child, worker: str) -> int:
         """Wait for the child's end; kill it when a drain takes too long, or when it is declared dead and goes on."""
+        before = self._dead_session(worker)  # of the last child: this one may need long to open its own
         kill_at_s = float("inf")
         look_at_s = self._clock.now_s() + WATCH_S
         while (code := child.poll(POLL_S)) is None:
@@ -104,18 +105,22 @@ class Supervisor:
                 kill_at_s = min(kill_at_s, now_s + self._settings.drain_timeout + KILL_GRACE_S)
             elif now_s >= look_at_s:
                 look_at_s = now_s + WATCH_S
-                kill_at_s = min(kill_at_s, now_s + FENCED_GRACE_S) if self._is_fenced(worker) else float("inf")
+                is_fenced = self._dead_session(worker) not in (None, before)
+                kill_at_s = min(kill_at_s, now_s + FENCED_GRACE_S) if is_fenced else float("inf")
             if now_s >= kill_at_s:
                 logger.warning("%s does not end by itself; killing it", worker)
                 child.kill()
         return code
 
-    def _is_fenced(self, worker: str) -> bool:
+    def _dead_session(self, worker: str) -> str | None:
+        """The worker's latest session if that is declared dead; None when it lives, or nobody can tell."""
         try:
             session_id = self._store.sessions.current(worker)
-            return session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD)
+            if session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD):
+                return session_id
         except BrokerUnavailableError:
-            return False
+            pass
+        return None
 
     def _report_end(self, worker: str, code: int) -> None:
         """Declare the child's session dead now, so that its work starts elsewhere without waiting for a timeout."""

@@ -36,7 +36,7 @@ for i = 1, #held, 2 do
   else
     redis.call('HDEL', KEYS[2], index)
     redis.call('HINCRBY', KEYS[3], 'inhand_requests', -1)
-    redis.call('HINCRBY', KEYS[3], 'inhand_tokens', -held[i + 1])
+    redis.call('HINCRBY', KEYS[3], 'inhand_tokens', 0 - held[i + 1])
   end
 end
 return taken

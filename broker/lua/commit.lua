@@ -23,7 +23,7 @@ for i = 2, #ARGV, 5 do
     freed = freed + 1
     if session_alive then
       redis.call('HINCRBY', KEYS[9], 'inhand_requests', -1)
-      redis.call('HINCRBY', KEYS[9], 'inhand_tokens', -cost)
+      redis.call('HINCRBY', KEYS[9], 'inhand_tokens', 0 - cost)
     end
   end
   if tonumber(index) >= submitted or redis.call('SETBIT', KEYS[6], index, 1) == 1 then

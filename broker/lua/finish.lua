@@ -10,6 +10,6 @@ local open = redis.call('HLEN', KEYS[2])
 if open == 0 then
   redis.call('DEL', KEYS[1], KEYS[2])
   redis.call('SREM', KEYS[4], ARGV[1])
-  if redis.call('EXISTS', KEYS[3]) == 1 then redis.call('HINCRBY', KEYS[3], 'isolated', -batch[2]) end
+  if redis.call('EXISTS', KEYS[3]) == 1 then redis.call('HINCRBY', KEYS[3], 'isolated', 0 - batch[2]) end
 end
 return open

@@ -27,7 +27,7 @@ for _, index in ipairs(indices) do
     redis.call('HDEL', KEYS[2], index)
     if session_alive then
       redis.call('HINCRBY', KEYS[3], 'inhand_requests', -1)
-      redis.call('HINCRBY', KEYS[3], 'inhand_tokens', -cost)
+      redis.call('HINCRBY', KEYS[3], 'inhand_tokens', 0 - cost)
     end
     if redis.call('HGET', KEYS[6], index) == ARGV[1] and redis.call('GETBIT', KEYS[7], index) == 0 then
       redis.call('HDEL', KEYS[6], index)
@@ -41,7 +41,7 @@ end
 if #ARGV == 3 then
   redis.call('DEL', KEYS[1], KEYS[2])
   redis.call('SREM', KEYS[4], ARGV[1])
-  if session_alive then redis.call('HINCRBY', KEYS[3], 'isolated', -batch[3]) end
+  if session_alive then redis.call('HINCRBY', KEYS[3], 'isolated', 0 - batch[3]) end
 end
 redis.call('LPUSH', KEYS[9], 1)
 redis.call('LTRIM', KEYS[9], 0, 0)

@@ -6,10 +6,12 @@ Every error message begins with the path of the field inside the body. null is t
 from collections.abc import Mapping
 from typing import Any, cast
 
+from broker.content import joined_text
 from broker.errors import InvalidRequestError, UnsupportedParameterError
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.messages import ChatMessage, Request
+from broker.parameters import MAX_ALTERNATIVES, SamplingParams
 from driver.batch_file.items import RequestKind
-from driver.batch_file.parameters import refuse_unsupported, refuse_unsupported_in_message
+from driver.batch_file.parameters import SAMPLING, refuse_unsupported, refuse_unsupported_in_message
 
 # OpenAI's default for completions; for a chat OpenAI has none but the context, which would let one
 # forgotten field fill a GPU.
@@ -17,6 +19,7 @@ DEFAULT_MAX_TOKENS = {RequestKind.CHAT: 256, RequestKind.COMPLETION: 16}
 
 _MAX_TOKENS_NAMES = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 _TOKEN_ID_LIMIT = 1 << 31
+_COMPLETION_ALTERNATIVES = 5  # as OpenAI has it
 
 
 def parse_body(body: Mapping[str, Any], kind: RequestKind) -> Request:
@@ -47,18 +50,44 @@ def parse_model(body: Mapping[str, Any]) -> str | None:
 
 def _sampling_params(body: Mapping[str, Any], kind: RequestKind) -> SamplingParams:
     name, limit = _max_tokens(body, kind)
-    given = {
-        field: body[field] for field in ("temperature", "top_p", "top_k", "stop", "seed") if body.get(field) is not None
-    }
+    given = {field: body[field] for field in SAMPLING if body.get(field) is not None}
+    given |= _chat_logprobs(body) if kind is RequestKind.CHAT else _completion_only(body)
     try:
         return SamplingParams(max_tokens=limit, **given)
     except InvalidRequestError as error:
         message = str(error)
         if message.startswith("max_tokens "):
             message = name + message.removeprefix("max_tokens")  # the name that the user wrote
-        raise InvalidRequestError(message) from error
+        raise type(error)(message) from error
     except OverflowError as error:  # a whole number of more than 308 digits
-        raise InvalidRequestError("temperature or top_p is far out of range") from error
+        raise InvalidRequestError("temperature, top_p, a penalty or a bias is far out of range") from error
+
+
+def _chat_logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat's: a flag, and how many of the likeliest tokens go with each."""
+    wanted, count = body.get("logprobs"), body.get("top_logprobs")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise InvalidRequestError(f"logprobs must be true or false, not {wanted!r}")
+    if count is not None:
+        _require_count("top_logprobs", count, MAX_ALTERNATIVES)
+    if count and not wanted:
+        raise InvalidRequestError(f"top_logprobs is {count}, but logprobs is not true")
+    return {"logprobs": count or 0} if wanted else {}
+
+
+def _completion_only(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion's `logprobs` is a number, and none is null or false."""
+    count, echo = body.get("logprobs"), body.get("echo")
+    given: dict[str, Any] = {} if echo is None else {"echo": echo}
+    if count is None or count is False:
+        return given
+    _require_count("logprobs", count, _COMPLETION_ALTERNATIVES)
+    return given | {"logprobs": count}
+
+
+def _require_count(name: str, value: Any, most: int) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise InvalidRequestError(f"{name} must be a whole number from 0 to {most}, not {value!r}")
 
 
 def _max_tokens(body: Mapping[str, Any], kind: RequestKind) -> tuple[str, Any]:
@@ -86,29 +115,7 @@ def _message(turn: Any, path: str) -> ChatMessage:
     role = fields.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequestError(f"{path}.role must be a string such as user, not {role!r}")
-    return ChatMessage(role=role, content=_content(fields.get("content"), f"{path}.content"))
-
-
-def _content(content: Any, path: str) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and content:
-        parts = enumerate(cast("list[Any]", content))
-        # A new line between parts is what vLLM and llama.cpp make of them.
-        return "\n".join(_text_part(part, f"{path}[{i}]") for i, part in parts)
-    raise InvalidRequestError(f"{path} must be a string or a list of text parts, not {content!r}")
-
-
-def _text_part(part: Any, path: str) -> str:
-    if not isinstance(part, dict):
-        raise InvalidRequestError(f"{path} must be an object with type and text")
-    fields = cast("dict[str, Any]", part)
-    if fields.get("type") != "text":
-        raise UnsupportedParameterError(f"{path}.type {fields.get('type')!r} is not offered; only text is")
-    text = fields.get("text")
-    if not isinstance(text, str):
-        raise InvalidRequestError(f"{path}.text must be a string, not {text!r}")
-    return text
+    return ChatMessage(role=role, content=joined_text(fields.get("content"), f"{path}.content"))
 
 
 def _completion_request(body: Mapping[str, Any], params: SamplingParams) -> Request:

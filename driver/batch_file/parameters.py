@@ -11,11 +11,31 @@ from broker.errors import UnsupportedParameterError
 from driver.batch_file.items import RequestKind
 
 _LIMITS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
-_SAMPLING = _LIMITS | {"model", "temperature", "top_p", "top_k", "stop", "seed"}
+# These go into `SamplingParams` as they are.
+SAMPLING = frozenset(
+    {
+        "frequency_penalty",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "logit_bias",
+        "min_tokens",
+        "n",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "temperature",
+        "top_k",
+        "top_p",
+        "truncate_prompt_tokens",
+    }
+)
+_BOTH = _LIMITS | SAMPLING | {"model", "logprobs"}
 
 SUPPORTED: dict[RequestKind, frozenset[str]] = {
-    RequestKind.CHAT: _SAMPLING | {"messages"},
-    RequestKind.COMPLETION: _SAMPLING | {"prompt", "input_ids"},
+    RequestKind.CHAT: _BOTH | {"messages", "top_logprobs"},
+    RequestKind.COMPLETION: _BOTH | {"prompt", "input_ids", "echo"},
 }
 
 MESSAGE_FIELDS = frozenset({"role", "content"})
@@ -26,25 +46,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "chat_template_kwargs": ({},),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "ignore_eos": (False,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "reasoning_effort": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
     "stream": (False,),
     "stream_options": (),
     "suffix": ("",),
@@ -111,5 +122,5 @@ def _refuse(
 
 
 def _same(value: Any, choice: Any) -> bool:
-    # To Python False equals 0, but `"logprobs": 0` asks for the log probability of each token.
+    # To Python False equals 0 and True equals 1.
     return isinstance(value, bool) == isinstance(choice, bool) and value == choice

@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from broker.messages import FinishReason, Output, OutputError
+from broker.messages import Choice, FinishReason, Output, OutputError
 from driver.batch_file.items import BadLine, BatchLine, RequestKind
+from driver.batch_file.logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, text_logprobs
 
 ID_PREFIX = "batch_req_"
 BAD_LINE_ID_PREFIX = f"{ID_PREFIX}line_"
@@ -30,14 +31,14 @@ class _ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     message: _Message
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class _TextChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     text: str
     finish_reason: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion", "text_completion"]
     created: int
     model: str
-    choices: tuple[_ChatChoice] | tuple[_TextChoice]
+    choices: tuple[_ChatChoice, ...] | tuple[_TextChoice, ...]
     usage: _Usage
 
 
@@ -97,12 +98,15 @@ def _error(line: BatchLine, output: Output) -> OutputError | None:
 
 def _body(kind: RequestKind, output: Output, suffix: str, model_name: str, created: int) -> _Body:
     chat = kind is RequestKind.CHAT
+    choices = enumerate(output.all_choices())
     return _Body(
         id=f"{'chatcmpl' if chat else 'cmpl'}-{suffix}",
         object="chat.completion" if chat else "text_completion",
         created=created,
         model=model_name,
-        choices=(_chat_choice(output),) if chat else (_text_choice(output),),
+        choices=tuple(_chat_choice(i, c) for i, c in choices)
+        if chat
+        else tuple(_text_choice(i, c) for i, c in choices),
         usage=_Usage(
             prompt_tokens=output.usage.prompt_tokens,
             completion_tokens=output.usage.completion_tokens,
@@ -111,13 +115,22 @@ def _body(kind: RequestKind, output: Output, suffix: str, model_name: str, creat
     )
 
 
-def _chat_choice(output: Output) -> _ChatChoice:
-    message = _Message(content=output.text)
-    return _ChatChoice(message=message, finish_reason=output.finish_reason.value)
+def _chat_choice(index: int, choice: Choice) -> _ChatChoice:
+    return _ChatChoice(
+        index=index,
+        message=_Message(content=choice.text),
+        finish_reason=choice.finish_reason.value,
+        logprobs=chat_logprobs(choice.logprobs),
+    )
 
 
-def _text_choice(output: Output) -> _TextChoice:
-    return _TextChoice(text=output.text, finish_reason=output.finish_reason.value)
+def _text_choice(index: int, choice: Choice) -> _TextChoice:
+    return _TextChoice(
+        index=index,
+        text=choice.text,
+        finish_reason=choice.finish_reason.value,
+        logprobs=text_logprobs(choice.logprobs),
+    )
 
 
 def _encode(line: _ResultLine) -> bytes:

@@ -1,5 +1,6 @@
 """`stoker driver` and `stoker worker`: one process of a larger installation."""
 
+import importlib.util
 import logging
 import os
 import signal
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from broker.clock import SystemClock
+from broker.errors import ConfigurationError
 from broker.settings import load_broker_settings
 from broker.store import Store
 from driver.cli.options import Broker, Engine, Model
@@ -49,6 +51,8 @@ def worker(
     engine: Engine = None,
 ) -> None:
     """Run a worker on one device: it loads the model and keeps it. SIGTERM and Ctrl-C finish what is in hand first."""
+    if importlib.util.find_spec("psutil") is None:
+        raise ConfigurationError("the worker is not installed: pip install 'stoker[worker]'")
     options = {
         "STOKER_BROKER_URL": broker,
         "STOKER_MODEL": model,

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from broker.messages import FinishReason, OutputError, Request, Usage
+from broker.messages import Choice, FinishReason, OutputError, Request, TokenLogprob, Usage
+from gpu_worker.engine.choices import join_tokens
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's end: its text without the prompt, or an error with `finish_reason` "error"."""
+    """One request's end: its text, or an error with `finish_reason` "error".
+
+    `choices` are the texts of a request for several; the first of them is in the completion's own fields, too.
+    """
 
     request_id: str
     text: str = ""
@@ -38,6 +42,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     error: OutputError | None = None
     input_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def checkpoint(self) -> tuple[int, ...]:
+        """What an interrupted request goes on from, as `Engine.submit` takes it."""
+        return join_tokens(choice.token_ids for choice in self.choices) if self.choices else self.token_ids
 
 
 class Engine(Protocol):
@@ -81,7 +92,7 @@ class Engine(Protocol):
         ...
 
     def generated(self, request_id: str) -> tuple[int, ...]:
-        """The tokens a request has so far; empty for one that is unknown."""
+        """The tokens a request has so far, as `submit` takes them again; empty for one that is unknown."""
         ...
 
     def close(self) -> None:

@@ -9,23 +9,25 @@ alone.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from broker.messages import Request
-from gpu_worker.engine.sampling import RowSampling
-from gpu_worker.engine.text import StopSearch
+from gpu_worker.engine.completions import Ending
+from gpu_worker.engine.rows import RowSampling
 
 _FAILURES_OF_A_SUSPECT = 2
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Held:
-    """A request in hand. `before` are tokens from earlier runs, `key` names its present run in the loop."""
+    """A request in hand. `key` names its present run in the loop, `before` are the tokens that this goes on behind."""
 
     request_id: str
     request: Request
     prompt_ids: tuple[int, ...]
     sampling: RowSampling
     before: tuple[int, ...]
-    stop: StopSearch | None
+    ending: Ending
     key: str = ""
     failures: int = 0
     progress: tuple[int, ...] = field(default=())  # all tokens, as of the last output
@@ -34,6 +36,25 @@ class Held:
     def suspect(self) -> bool:
         """Whether it was there at more than one failure."""
         return self.failures >= _FAILURES_OF_A_SUSPECT
+
+    @property
+    def over(self) -> bool:
+        """Whether its tokens end it, and all that must be known of them is known."""
+        return self._recorded and self.ending.reached(self.progress)
+
+    def begin(self, key: str) -> None:
+        """Start a run: behind the tokens so far, or giving them again where something of them is still to be found."""
+        self.key = key
+        self.before = self.progress if self._recorded else ()
+        forced = () if self._recorded else self.progress
+        if forced != self.sampling.forced:
+            self.sampling = msgspec.structs.replace(self.sampling, forced=forced)
+
+    @property
+    def _recorded(self) -> bool:
+        # A checkpoint holds no log probabilities: after a death they are found again, at the price of the tokens' time.
+        record = self.sampling.record
+        return record is None or len(record) >= len(self.progress)
 
     def note(self, run_tokens: tuple[int, ...] | list[int]) -> tuple[int, ...]:
         """Take the tokens of the present run; return all tokens, which never become fewer."""
@@ -80,26 +101,25 @@ class Book:
         admitted = self._admissible()
         for held in admitted:
             self._runs += 1
-            held.key = f"{held.request_id}#{self._runs}"
+            held.begin(f"{held.request_id}#{self._runs}")
             del self._waiting[held.request_id]
             self._running[held.key] = held
         return admitted
 
     def fail_running(self) -> list[Held]:
         """Note that the loop broke: all that ran wait again, before the others. Returns the one found guilty."""
-        broken = list(self._running.values())
-        self._running.clear()
-        guilty = [held for held in broken if held.suspect]  # a suspect ran alone
-        again: dict[str, Held] = {}
-        for held in broken:
+        guilty = [held for held in self._running.values() if held.suspect]  # a suspect ran alone
+        for held in self._running.values():
             held.failures += 1
-            held.before = held.progress or held.before
-            if held in guilty:
-                del self._held[held.request_id]
-            else:
-                again[held.request_id] = held
-        self._waiting = again | self._waiting
+        self.restart_running()
+        for held in guilty:
+            self.remove(held)
         return guilty
+
+    def restart_running(self) -> None:
+        """Let all that run wait again, before the others: their loop is gone."""
+        self._waiting = {held.request_id: held for held in self._running.values()} | self._waiting
+        self._running.clear()
 
     def _admissible(self) -> list[Held]:
         suspect = next((held for held in self._waiting.values() if held.suspect), None)

@@ -5,16 +5,17 @@ from pathlib import Path
 
 from broker.errors import ConfigurationError
 from gpu_worker.engine.base import Engine
+from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.settings import WorkerSettings
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
-    """Load the engine; takes as long as the model takes to load.
+    """Load the engine, which gives several texts of a request too; takes as long as the model takes to load.
 
     Raises:
         ConfigurationError: the model cannot be found or read; says what to do.
     """
-    return _simulated(settings) if settings.engine == "simulated" else _transformers(settings)
+    return FanOut(_simulated(settings) if settings.engine == "simulated" else _transformers(settings))
 
 
 def _transformers(settings: WorkerSettings) -> Engine:

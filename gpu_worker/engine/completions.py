@@ -1,17 +1,51 @@
 """When a request is over, and the completion made of it: the same rules for every engine."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 from broker.messages import FinishReason, OutputError, Request, Usage
+from broker.parameters import SamplingParams
 from gpu_worker.engine.base import Completion
-from gpu_worker.engine.text import Decode, StopSearch
+from gpu_worker.engine.text import Decode, StopSearch, whole_text
 
 
-def is_over(tokens: Sequence[int], max_tokens: int, stop: StopSearch | None, ends: Collection[int]) -> bool:
-    """Whether generation ends with these tokens, which are all that the request has so far."""
-    if stop is not None and stop.push(tokens):
-        return True
-    return len(tokens) >= max_tokens or (bool(tokens) and tokens[-1] in ends)
+class Ending:
+    """What ends one request: `max_tokens`, an end token, a stop string. `ends` are the model's own end tokens."""
+
+    def __init__(self, params: SamplingParams, ends: Iterable[int], decode: Decode) -> None:
+        own = () if params.ignore_eos else tuple(ends)
+        self.tokens: frozenset[int] = frozenset((*own, *params.stop_token_ids))
+        self._params = params
+        self._decode = decode
+        self._stop = StopSearch(params.stop, decode, min_tokens=params.min_tokens) if params.stop else None
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether every token must be looked at as it comes."""
+        return self._stop is not None
+
+    def reached(self, tokens: Sequence[int]) -> bool:
+        """Whether generation ends with these tokens, which are all that the request has so far."""
+        if self._stop is not None and self._stop.push(tokens):
+            return True
+        return len(tokens) >= self._params.max_tokens or self._by_token(tokens)
+
+    def cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, FinishReason]:
+        """The tokens that count, their text, and why there are no more.
+
+        The tokens include the end token, or the one that completed a stop string; the text has neither end token nor
+        stop string, unless they are wanted.
+        """
+        with_stop = self._params.include_stop_str_in_output
+        if self._stop is not None and self._stop.push(tokens):
+            return tuple(self._stop.kept), self._stop.text(with_stop=with_stop), FinishReason.STOP
+        tokens = tokens[: self._params.max_tokens]
+        if not self._by_token(tokens):
+            return tokens, whole_text(self._decode, tokens), FinishReason.LENGTH
+        shown = tokens if with_stop else tokens[:-1]
+        return tokens, whole_text(self._decode, shown), FinishReason.STOP
+
+    def _by_token(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) > self._params.min_tokens and tokens[-1] in self.tokens
 
 
 def completion_of(
@@ -20,27 +54,18 @@ def completion_of(
     *,
     prompt_ids: tuple[int, ...],
     tokens: tuple[int, ...],
-    stop: StopSearch | None,
-    ends: Collection[int],
+    ending: Ending,
     decode: Decode,
 ) -> Completion:
-    """The completion of a request that is over.
-
-    The token ids are all that were generated, the end token too, up to the one that completed a stop string; the
-    text has neither end token nor stop string.
-    """
-    stopped = stop is not None and stop.push(tokens)
-    if stop is not None and stopped:
-        tokens, text = tuple(stop.kept), stop.text()
-    else:
-        tokens = tokens[: request.params.max_tokens]
-        text = decode(tokens)
-    stopped = stopped or (bool(tokens) and tokens[-1] in ends)
+    """The completion of a request that is over."""
+    tokens, text, reason = ending.cut(tokens)
+    if request.params.echo:
+        text = _prompt_text(request, prompt_ids, decode) + text
     return Completion(
         request_id=request_id,
         text=text,
         token_ids=tokens,
-        finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
+        finish_reason=reason,
         usage=Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(tokens)),
         input_ids=prompt_ids if request.return_input_ids else (),
     )
@@ -53,3 +78,10 @@ def failure(request_id: str, code: str, message: str) -> Completion:
         finish_reason=FinishReason.ERROR,
         error=OutputError(code=code, message=message),
     )
+
+
+def _prompt_text(request: Request, prompt_ids: tuple[int, ...], decode: Decode) -> str:
+    """The prompt as it was written; decoded where it was given as tokens or only a part of it was read."""
+    if request.prompt is not None and request.params.truncate_prompt_tokens is None:
+        return request.prompt
+    return decode(prompt_ids)

@@ -7,7 +7,7 @@ one is then made by who owns the requests (`TransformersEngine`).
 import logging
 import math
 import queue
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -19,10 +19,13 @@ from transformers.generation.continuous_batching.model_runner import (
 )
 from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
 
-from gpu_worker.engine.sampling import PerRequestSampling, RowSampling
+from gpu_worker.engine.rows import RowSampling
+from gpu_worker.engine.sampling import PerRequestSampling
 
 # Below errors it tells of every "useless token" and of each cache decision.
 logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+
+_NO_END = -1  # to the library, a token that never comes
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +37,7 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: int = 256  # of one step; more wait
     memory_share: float = 0.8  # of the free GPU memory, for the cache; the rest is for logits
     prefix_sharing: bool = True
+    graphs: bool = True  # CUDA graphs, where the library would use them
 
     def resized(self, *, slots: int = 0, kv_tokens: int = 0) -> "LoopOptions":
         """These options with other sizes; 0 leaves one as it is."""
@@ -65,7 +69,7 @@ class GenerationLoop:
     ) -> None:
         manager = ContinuousBatchingManager(
             model=model,
-            generation_config=_generation_config(model),
+            generation_config=_generation_config(),
             continuous_batching_config=_config(options, on_cpu=model.device.type == "cpu"),
         )
         manager.output_router.output_queue = inbox
@@ -100,14 +104,19 @@ class GenerationLoop:
         token_ids: Sequence[int],
         *,
         max_new_tokens: int,
+        ends: Collection[int],
         sampling: RowSampling,
         streaming: bool,
     ) -> None:
-        """Queue a request. With `streaming` there is an output after every token, else at the end only."""
+        """Queue a request; `ends` are its end tokens.
+
+        With `streaming` there is an output after every token, else at the end only.
+        """
         self._manager.add_request(
             list(token_ids),
             request_id=key,
             max_new_tokens=max_new_tokens,
+            eos_token_id=list(ends) or _NO_END,
             streaming=streaming,
             sampling=sampling,
         )
@@ -141,10 +150,9 @@ def _generated(state: RequestState) -> tuple[int, ...]:
     return (*state.initial_tokens[prompt:], *state.generated_tokens)
 
 
-def _generation_config(model: Any) -> GenerationConfig:
-    """Greedy, as `PerRequestSampling` picks the tokens; of the model's own settings, only its end tokens."""
-    ends = end_tokens(model)
-    return GenerationConfig(do_sample=False, eos_token_id=list(ends) or -1)
+def _generation_config() -> GenerationConfig:
+    """Greedy, as `PerRequestSampling` picks the tokens; end tokens come with each request."""
+    return GenerationConfig(do_sample=False, eos_token_id=_NO_END)
 
 
 def end_tokens(model: Any) -> tuple[int, ...]:
@@ -157,6 +165,11 @@ def end_tokens(model: Any) -> tuple[int, ...]:
     return (ends,) if isinstance(ends, int) else tuple(ends)
 
 
+def repetition_penalty(model: Any) -> float:
+    """What the model's generation config asks for, as `generate` applies it to a request that says nothing; else 1."""
+    return float(model.generation_config.repetition_penalty or 1.0)
+
+
 def _config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
     return ContinuousBatchingConfig(
         page_size=options.page_size,
@@ -164,6 +177,7 @@ def _config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
         max_batch_tokens=options.max_batch_tokens,
         max_requests_per_batch=options.max_requests,
         max_memory_percent=options.memory_share,
+        use_cuda_graph=None if options.graphs else False,
         allow_block_sharing=options.prefix_sharing,
         auto_switch_to_flash=not on_cpu,
     )

@@ -1,7 +1,7 @@
 """Prompts, tokens and text of the simulated engine: one token a word, and words that follow from the request."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
 from broker.messages import Request, SamplingParams
@@ -32,9 +32,10 @@ def text_key(prompt_ids: Sequence[int], params: SamplingParams) -> bytes:
     return blake2b(repr(what).encode(), digest_size=16).digest()
 
 
-def next_token(key: bytes, place: int) -> int:
-    """The token at a place of the answer, from 0."""
-    return _number(key + place.to_bytes(8, "little"))
+def next_token(key: bytes, place: int, without: Collection[int] = ()) -> int:
+    """The token at a place of the answer, from 0; not one of those that it must be without."""
+    tries = (_number(key + place.to_bytes(8, "little") + b"!" * again) for again in itertools.count())
+    return next(token for token in tries if token not in without)
 
 
 def decode(token_ids: Sequence[int]) -> str:

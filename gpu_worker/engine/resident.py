@@ -4,7 +4,9 @@ Not thread-safe: `TransformersEngine` holds its lock around every call.
 """
 
 import logging
+import math
 import queue
+import time
 from typing import Any
 
 import msgspec
@@ -12,25 +14,27 @@ import torch
 
 from gpu_worker.engine.base import Capacity
 from gpu_worker.engine.book import Book, Held
-from gpu_worker.engine.completions import is_over
-from gpu_worker.engine.continuous import GenerationLoop, LoopOptions, end_tokens
+from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.sampling import PerRequestSampling
 
 _log = logging.getLogger(__name__)
+
+_LINGER_S = 60.0  # a change of loop costs the capture of the graphs, which takes seconds
 
 
 class ResidentLoop:
     """A model with a loop that comes back when it broke, as often as the process can."""
 
     def __init__(self, model: Any, options: LoopOptions, inbox: "queue.Queue[Any]") -> None:
-        self.ends = end_tokens(model)
         self.sampling = PerRequestSampling()
         self.error = ""  # what broke the loop last
         self._model: Any = model
         self._options = options
         self._inbox = inbox
         self._book = Book()
+        self._changing = False  # the loop was stopped to be replaced by one of the other kind
+        self._needed_eager_s = -math.inf
         self._loop = GenerationLoop(model, options, self.sampling, inbox)
 
     @property
@@ -63,13 +67,9 @@ class ResidentLoop:
         """The request in hand whose present run has this key."""
         return self._book.running(key)
 
-    def is_over(self, held: Held) -> bool:
-        """Whether the tokens of a request end it."""
-        return is_over(held.progress, held.request.params.max_tokens, held.stop, self.ends)
-
     def over(self) -> list[Held]:
         """Those in hand that need no further token."""
-        return [held for held in self._book if self.is_over(held)]
+        return [held for held in self._book if held.over]
 
     def tokens(self, held: Held) -> tuple[int, ...]:
         """All tokens of a request so far."""
@@ -77,6 +77,10 @@ class ResidentLoop:
 
     def add(self, held: Held) -> None:
         """Run a request as soon as the book allows."""
+        if not self._suits(held):
+            self._stop_to_change()
+        if held.sampling.in_python:
+            self._needed_eager_s = time.monotonic()
         self._book.add(held)
         self._admit()
 
@@ -97,6 +101,12 @@ class ResidentLoop:
         Raises:
             EngineDeadError: no new loop can be made, as after an error that poisons the CUDA context.
         """
+        if self._changing:
+            self._changing = False
+            self._book.restart_running()
+            self._start_anew()
+            self._admit()
+            return []
         self.error = str(self._loop.error)
         _log.warning("the generation loop broke with %d requests in hand; starting anew", self.held)
         if isinstance(self._loop.error, torch.OutOfMemoryError):
@@ -113,7 +123,28 @@ class ResidentLoop:
         self._loop.stop()
         self._model = None
 
+    def _suits(self, held: Held) -> bool:
+        """Whether the loop can run a request, and is not slower for it than it need be.
+
+        Penalties and log probabilities are Python in every step, which CUDA graphs leave out: they need a loop without.
+        That one is left again when a request without such wishes finds it idle, and it has not been needed for a while.
+        """
+        if self.broken or self.sampling.eager == held.sampling.in_python:
+            return True
+        if held.sampling.in_python:
+            return False
+        return self._options.graphs or self.held > 0 or time.monotonic() < self._needed_eager_s + _LINGER_S
+
+    def _stop_to_change(self) -> None:
+        """Stop the loop; `recover` makes one of the kind that the requests in hand need."""
+        for held in self._book:
+            self.tokens(held)  # brings its progress up to date
+        self._changing = True
+        self._loop.stop()
+
     def _start_anew(self) -> None:
+        graphs = not any(held.sampling.in_python for held in self._book)
+        self._options = msgspec.structs.replace(self._options, graphs=graphs)
         try:
             self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox)
         except Exception as error:
@@ -127,6 +158,7 @@ class ResidentLoop:
                 held.key,
                 (*held.prompt_ids, *held.before),
                 max_new_tokens=held.request.params.max_tokens - len(held.before),
+                ends=held.ending.tokens,
                 sampling=held.sampling,
-                streaming=held.stop is not None,
+                streaming=held.ending.needs_text,
             )

@@ -9,28 +9,18 @@ scores in which the picked token wins; rows of greedy requests are not touched a
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
+from gpu_worker.engine.rows import GREEDY, RowSampling
+from gpu_worker.engine.special_rows import SpecialRows
+
 _DRAW_BITS = 31  # what a row of the library's int32 argument table holds
 _HEAD = 1024  # the best scores, among which a cut by top_k or top_p mostly falls; a topk is 10 times a sort's speed
 _TEMPERATURE, _TOP_P, _TOP_K, _DRAW = range(4)
-
-
-class RowSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How one request's tokens are picked; the fields are those of `SamplingParams`, with the seed settled."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-
-
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=0, seed=0)
 
 
 def draw(seed: int, position: int) -> int:
@@ -109,7 +99,8 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
     """The processor list to install in a manager; a request brings its `RowSampling` as the keyword `sampling`.
 
     `eager` says that the model runs step by step in Python, with neither CUDA graphs nor torch.compile: then the
-    work is done for the rows that need it only. `steps` and `tokens` count what the loop has prepared so far.
+    work is done for the rows that need it only. Requests that need more than sampling (`RowSampling.in_python`) must
+    come to an eager loop. `steps` and `tokens` count what the loop has prepared so far.
     """
 
     def __init__(self, *, eager: bool = True) -> None:
@@ -121,6 +112,7 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         self.do_processing = True
         self._sampled_rows: list[int] = []
         self._filtered = False
+        self._special = SpecialRows()
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
         """Accept what the engine passes; it has been validated with the request."""
@@ -135,10 +127,15 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         The library has advanced `position_offset` by then: it is the place of the token to come.
         """
         rows: list[tuple[RowSampling, int]] = []
+        self._special = SpecialRows()
         for future in requests_in_batch:
             if future.has_new_token:
                 state = future.state
-                rows.append((state.logit_processor_kwargs.get("sampling", GREEDY), state.position_offset))
+                sampling: RowSampling = state.logit_processor_kwargs.get("sampling", GREEDY)
+                self._special.add(len(rows), sampling, state)
+                rows.append((sampling, state.position_offset))
+        if self._special and not self.eager:
+            raise RuntimeError("a request with penalties or log probabilities came to a loop with CUDA graphs")
         self.steps += 1
         self.tokens += len(rows)
         self._sampled_rows = [i for i, (row, _) in enumerate(rows) if row.temperature > 0]
@@ -153,10 +150,17 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         """Scores in which each sampled row's picked token is the greatest. Greedy rows are as they were."""
         if not self.eager:
             return _promote(scores, logits_processor_args[:, : scores.size(0)], filtered=True, eager=False)
+        if not self._special:
+            return self._sampled(scores, logits_processor_args)
+        picked = self._special.forced(self._sampled(self._special.shaped(scores), logits_processor_args))
+        self._special.note(scores, picked)
+        return picked
+
+    def _sampled(self, scores: torch.Tensor, arguments: torch.Tensor) -> torch.Tensor:
         if not self._sampled_rows:
             return scores
         rows = torch.tensor(self._sampled_rows, device=scores.device)
-        promoted = _promote(scores[rows], logits_processor_args[:, rows], filtered=self._filtered, eager=True)
+        promoted = _promote(scores[rows], arguments[:, rows], filtered=self._filtered, eager=True)
         return scores.index_copy(0, rows, promoted)
 
 

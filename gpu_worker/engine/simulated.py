@@ -12,15 +12,25 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.clock import Clock, SystemClock
-from broker.errors import InvalidRequestError
+from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.messages import Request
+from broker.parameters import SamplingParams
 from gpu_worker.engine.base import Capacity, Completion, Load
-from gpu_worker.engine.completions import completion_of, failure, is_over
+from gpu_worker.engine.completions import Ending, completion_of, failure
 from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
 from gpu_worker.engine.meter import Meter
+from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
-from gpu_worker.engine.text import StopSearch
+
+# What changes or tells scores: there are none here.
+_NOT_SIMULATED = {
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ((),),
+    "logprobs": (None,),
+}
 
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,22 +50,27 @@ class _Held:
     prompt_ids: tuple[int, ...]
     key: bytes
     tokens: list[int]
-    stop: StopSearch | None
+    ending: Ending
     due_s: float = 0.0  # when its next token comes
 
     @property
     def over(self) -> bool:
-        return is_over(self.tokens, self.request.params.max_tokens, self.stop, ())
+        return self.ending.reached(self.tokens)
 
     def grow(self, now_s: float, interval_s: float) -> int:
         """Take the tokens that are due, at most one where time is free; returns how many."""
         before = len(self.tokens)
         while self.due_s <= now_s and not self.over:
-            self.tokens.append(next_token(self.key, len(self.tokens)))
+            self.tokens.append(self._next())
             self.due_s += interval_s
             if not interval_s:
                 break
         return len(self.tokens) - before
+
+    def _next(self) -> int:
+        place = len(self.tokens)
+        held_back = self.ending.tokens if place < self.request.params.min_tokens else ()
+        return next_token(self.key, place, without=held_back)
 
     def completion(self) -> Completion:
         return completion_of(
@@ -63,8 +78,7 @@ class _Held:
             self.request,
             prompt_ids=self.prompt_ids,
             tokens=tuple(self.tokens),
-            stop=self.stop,
-            ends=(),
+            ending=self.ending,
             decode=decode,
         )
 
@@ -112,17 +126,18 @@ class SimulatedEngine:
     def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
         """Take a request; see `Engine.submit`."""
         params = request.params
-        prompt_ids = prompt_tokens(request)
+        prompt_ids = truncated(prompt_tokens(request), request)
         held = _Held(
             request_id=request_id,
             request=request,
             prompt_ids=prompt_ids,
             key=text_key(prompt_ids, params),
             tokens=list(generated),
-            stop=StopSearch(params.stop, decode) if params.stop else None,
+            ending=Ending(params, (), decode),
         )
         with self._changed:
             try:
+                _refuse_unsimulated(params)
                 require_fit(len(prompt_ids), params.max_tokens, self._options.context_tokens)
             except InvalidRequestError as error:
                 self._rejected.append(failure(request_id, error.code, str(error)))
@@ -207,3 +222,10 @@ class SimulatedEngine:
     def _until_due_s(self) -> float:
         due_s = min((held.due_s for held in self._running.values()), default=float("inf"))
         return max(0.0, due_s - self._clock.now_s())
+
+
+def _refuse_unsimulated(params: SamplingParams) -> None:
+    for name, neutral in _NOT_SIMULATED.items():
+        value = getattr(params, name)
+        if value not in neutral:
+            raise UnsupportedParameterError(f"{name} is not offered by the simulated engine, which has no scores")

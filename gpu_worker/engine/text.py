@@ -36,13 +36,16 @@ class GrowingText:
 class StopSearch:
     """Looks for stop strings in the tokens of one request, each token once.
 
-    `kept` are the tokens up to and with the one that completed a stop string, or all of them so far.
+    `kept` are the tokens up to and with the one that completed a stop string, or all of them so far. One that is
+    complete before there are `min_tokens` tokens does not count.
     """
 
-    def __init__(self, stop: Sequence[str], decode: Decode) -> None:
+    def __init__(self, stop: Sequence[str], decode: Decode, *, min_tokens: int = 0) -> None:
         self.found = False
         self.kept: list[int] = []
         self._stop = tuple(stop)
+        self._min_tokens = min_tokens
+        self._start = 0  # where in the text a stop string may begin that counts
         self._reach = max((len(item) for item in stop), default=1) - 1
         self._decode = decode
         self._growing = GrowingText(decode)
@@ -54,21 +57,31 @@ class StopSearch:
                 break
             self.kept.append(token_id)
             new = self._growing.push(token_id)
-            self.found = bool(new) and self._completed_by(new)
+            self.found = bool(new) and len(self.kept) >= self._min_tokens and self._completed_by(new)
         return self.found
 
-    def text(self) -> str:
-        """The text of the kept tokens, without the first stop string and what follows it."""
-        whole = self._decode(self.kept)
+    def text(self, *, with_stop: bool = False) -> str:
+        """The text of the kept tokens, without what follows the first stop string, nor that itself unless wanted."""
+        whole = whole_text(self._decode, self.kept)
         if not self.found:
             return whole
-        at = first_stop(whole, self._stop)
         # A tokenizer that cleans up spaces may read the whole otherwise than its parts.
-        return whole[:at] if at >= 0 else _cut(self._growing.text, self._stop)
+        cuts = (self._cut(text, with_stop=with_stop) for text in (whole, self._growing.text))
+        return next((cut for cut in cuts if cut is not None), whole)
 
     def _completed_by(self, new: str) -> bool:
         start = max(0, len(self._growing.text) - len(new) - self._reach)
-        return first_stop(self._growing.text, self._stop, start) >= 0
+        if first_stop(self._growing.text, self._stop, start) < 0:
+            return False
+        self._start = start if self._min_tokens else 0
+        return True
+
+    def _cut(self, text: str, *, with_stop: bool) -> str | None:
+        at = first_stop(text, self._stop, self._start)
+        if at < 0:
+            return None
+        ends = (at + len(item) for item in self._stop if text.startswith(item, at))
+        return text[: min(ends) if with_stop else at]
 
 
 def first_stop(text: str, stop: Sequence[str], start: int = 0) -> int:
@@ -77,6 +90,9 @@ def first_stop(text: str, stop: Sequence[str], start: int = 0) -> int:
     return min(places, default=-1)
 
 
-def _cut(text: str, stop: Sequence[str]) -> str:
-    at = first_stop(text, stop)
-    return text[:at] if at >= 0 else text
+def whole_text(decode: Decode, token_ids: Sequence[int]) -> str:
+    """The text of tokens, without the beginning of a character whose rest was not generated.
+
+    A replacement character that the model wrote itself at the very end goes with it.
+    """
+    return decode(token_ids).rstrip(_INCOMPLETE)

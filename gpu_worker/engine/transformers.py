@@ -6,12 +6,12 @@ any thread.
 """
 
 import queue
-import random
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import torch
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
@@ -21,11 +21,11 @@ from gpu_worker.engine.base import Capacity, Completion, Load
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
-from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, require_fit
+from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError
+from gpu_worker.engine.intake import Intake
+from gpu_worker.engine.logprobs import token_logprobs
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop
-from gpu_worker.engine.sampling import RowSampling
-from gpu_worker.engine.text import StopSearch
 
 _Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
 
@@ -51,6 +51,7 @@ class TransformersEngine:
             torch.set_num_threads(threads)
         vocabulary = model.get_input_embeddings().weight.shape[0]
         self._prompts = PromptReader(tokenizer, vocabulary=vocabulary)
+        self._intake = Intake(model, self._prompts)
         self._inbox: queue.Queue[_Event] = queue.Queue()
         self._lock = threading.RLock()
         self._closed = False
@@ -92,26 +93,19 @@ class TransformersEngine:
     def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
         """Take a request; see `Engine.submit`."""
         try:
-            prompt_ids = self._prompts.token_ids(request)
-            require_fit(len(prompt_ids), request.params.max_tokens, self._capacity.context_tokens)
+            held = self._intake.held(
+                request_id, request, context_tokens=self._capacity.context_tokens, generated=generated
+            )
         except InvalidRequestError as error:
             self._inbox.put(failure(request_id, error.code, str(error)))
             return
-        stop = request.params.stop
-        held = Held(
-            request_id=request_id,
-            request=request,
-            prompt_ids=prompt_ids,
-            sampling=_row_sampling(request.params),
-            stop=StopSearch(stop, self._prompts.decode) if stop else None,
-            before=generated,
-            progress=generated,
-        )
         with self._lock:
-            if self._resident.is_over(held):
+            if held.over:
                 self._inbox.put(self._completion(held))
             elif self._resident.find(request_id) is None and not self._closed:
                 self._resident.add(held)
+                if self._resident.broken:
+                    self._inbox.put(None)  # so that `step` sees it now
 
     def step(self, timeout_s: float) -> list[Completion]:
         """Wait for outputs and return the completions among them; see `Engine.step`."""
@@ -171,7 +165,7 @@ class TransformersEngine:
         if held is None:
             return None  # late: cancelled or stopped meanwhile
         held.note(output.generated_tokens)
-        if self._resident.is_over(held):
+        if held.over:
             return self._finish(held)
         if output.status is RequestStatus.FAILED and not self._resident.broken:
             self._resident.drop(held)
@@ -194,21 +188,15 @@ class TransformersEngine:
         return self._completion(held)
 
     def _completion(self, held: Held) -> Completion:
-        return completion_of(
+        completion = completion_of(
             held.request_id,
             held.request,
             prompt_ids=held.prompt_ids,
             tokens=held.progress,
-            stop=held.stop,
-            ends=self._resident.ends,
+            ending=held.ending,
             decode=self._prompts.decode,
         )
-
-
-def _row_sampling(params: SamplingParams) -> RowSampling:
-    return RowSampling(
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        seed=random.getrandbits(63) if params.seed is None else params.seed,
-    )
+        if held.sampling.record is None:
+            return completion
+        logprobs = token_logprobs(held.sampling.record, len(completion.token_ids), self._prompts.piece)
+        return msgspec.structs.replace(completion, logprobs=logprobs)

@@ -51,7 +51,9 @@ def test_a_request_that_fails_without_harm_gets_an_error_and_its_neighbours_thei
 
 
 def test_one_bad_request_alone_does_not_set_a_worker_aside(cluster):
-    asked = requests(1, tokens=20, about="<<fail>>")
+    well = requests(20, tokens=2)
+    assert_each_done_once(cluster, cluster.client.submit(well), well)
+    asked = requests(1, tokens=2, about="<<fail>>")
 
     for _ in range(2):
         assert_each_done_once(cluster, cluster.client.submit(asked), asked, errors={0: "engine_error"})

@@ -91,7 +91,7 @@ def test_a_leader_that_was_frozen_past_its_lease_stands_by_when_it_wakes(cluster
 def test_workers_finish_what_they_have_while_no_driver_lives(cluster):
     asked = requests(16, tokens=100)
     job = cluster.client.submit(asked)
-    wait_until(lambda: job.progress().running == len(asked), what="everything is with a worker")
+    wait_until(lambda: sum(row.running for row in cluster.client.workers()) == len(asked), what="all are generated")
 
     for driver in cluster.drivers:
         driver.send(signal.SIGKILL)

@@ -19,6 +19,7 @@ def test_an_output_is_stored_once_and_for_all(stage, session):
     assert stage.results(job) == [output(1, "first")]
     assert stage.assigned(job) == {0: batch, 2: batch}
     assert stage.queries.request(job, 1) is None
+    assert sorted(stage.redis.hkeys(stage.keys.job(job).costs)) == [b"0", b"2"]
     record = stage.queries.job(job)
     assert (record.done, record.failed, record.dropped) == (1, 0, 0)
     assert (record.prompt_tokens, record.completion_tokens) == (3, 2)
@@ -155,6 +156,15 @@ def test_a_late_commit_does_not_bring_a_forgotten_session_back(stage, session):
     stage.ledger.release(batch, job, session, count_attempt=True)
     assert stage.sessions.forget(row)
     stage.commit(batch, job, session, [0])
+    assert not stage.has_key(stage.keys.session(session).record)
+
+
+def test_a_commit_without_its_sessions_record_does_not_make_one(stage, session):
+    job = stage.job(1)
+    batch = stage.batch(session, job, [0])
+    stage.redis.delete(stage.keys.session(session).record)
+    stage.commit(batch, job, session, [0])
+    assert stage.ledger.finish(batch, session) == 0
     assert not stage.has_key(stage.keys.session(session).record)
 
 

@@ -329,16 +329,21 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def commit_what_another_holds(self, data):
         """A fenced worker's output comes after its request was given to another."""
-        late, batch = self.some_batch(data), self.some_batch(data)
-        if batch.held and late.job is batch.job:
+        batch = self.some_batch(data)
+        late = self.some(data, {other.id: other for other in self.batches.values() if other.job is batch.job})
+        if batch.held:
             self._commit(late, sorted(batch.held)[:1], fail=False)
+            self._claim(batch, self.sessions[batch.session])
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
-    def commit_all_of_a_batch(self, data):
+    def run_a_batch(self, data):
+        """The normal life of a batch, to its end."""
         batch = self.some_batch(data)
+        self._claim(batch, self.sessions[batch.session])
         if batch.held:
             self._commit(batch, sorted(batch.held), fail=False)
+        self._finish(batch, self.sessions[batch.session])
 
     def _commit(self, batch, indices, fail):
         job = batch.job
@@ -362,7 +367,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def finish(self, data):
         batch = self.some_batch(data)
-        session = self.some_session_for(data, batch)
+        self._finish(batch, self.some_session_for(data, batch))
+
+    def _finish(self, batch, session):
         mine = not batch.ended and session.id == batch.session
         assert self.stage.ledger.finish(batch.id, session.id) == (len(batch.held) if mine else 0)
         if mine and not batch.held:
@@ -471,7 +478,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._send(job, job.submitted, 0, last=True)
         last = self.open_and_beat(NAMES[0], "last")
         for job in self.jobs.values():
-            self._assign(job, last, range(job.submitted), isolated=False)
+            self._assign(job, last, range(job.submitted), isolated=True)
         for batch in [b for b in self.batches.values() if not b.ended]:
             self._claim(batch, last)
             self._commit(batch, sorted(batch.held), fail=False)
@@ -487,13 +494,14 @@ class LedgerMachine(RuleBasedStateMachine):
         assert leaked_keys(self.store) == []
 
 
+@pytest.mark.timeout(600)  # some 10 s, and many times that on a busy machine
 def test_nothing_is_lost_and_nothing_comes_twice(server):
     store = Store(BrokerSettings(broker_url=server.url, namespace="model"))
     try:
         run_state_machine_as_test(
             lambda: LedgerMachine(store),
             settings=settings(
-                max_examples=100,
+                max_examples=60,
                 stateful_step_count=50,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -46,6 +46,13 @@ def test_a_run_sent_twice_changes_nothing(stage, job_id):
     assert stage.pending(job_id) == [0, 1]
 
 
+def test_an_earlier_run_sent_again_takes_nothing_back(stage, job_id):
+    submit(stage, job_id, "ab", 0)
+    submit(stage, job_id, "c", 2)
+    assert submit(stage, job_id, "ab", 0) == 3
+    assert stage.queries.job(job_id).submitted == 3
+
+
 def test_a_run_that_overlaps_adds_only_what_is_new(stage, job_id):
     submit(stage, job_id, "ab", 0)
     assert submit(stage, job_id, "yc", 1) == 3

@@ -1,4 +1,4 @@
-"""Sets the stage for a ledger test: a leader, workers, jobs and batches in one line each, and looks behind the scenes."""
+"""Sets the stage for a ledger test: a leader, workers, jobs and batches in one line each; looks behind the scenes."""
 
 import uuid
 

@@ -7,6 +7,7 @@ import pytest
 
 from broker.environment import PREFIX, VARIABLES
 from broker.keys import Keys
+from broker.parameters import SamplingParams
 from broker.scripts import COMMANDS
 from broker.settings import BrokerSettings
 from driver.settings import DriverSettings
@@ -54,6 +55,11 @@ def test_a_documented_default_is_the_codes(row):
     if default in ("", 0) and not row[1].startswith("`"):
         return  # the words say what an empty value stands for
     assert row[1].strip("`") == as_text(default) or (default == "" and row[1] == "`~/.cache/stoker`")
+
+
+def test_every_parameter_is_documented_once():
+    names = [row[0].strip("`") for row in table_rows("docs/parameters.md") if len(row) == 5]
+    assert sorted(names[1:]) == sorted(SamplingParams.__struct_fields__)
 
 
 def test_every_key_is_documented_once():

@@ -23,7 +23,6 @@ def loaded_by(statement, names=HEAVY):
         "import driver",
         "from driver import Client, Job, Output, Progress, Request, SamplingParams",
         "import broker.store",
-        "import driver.cli",
     ],
 )
 def test_a_client_loads_nothing_heavy(statement):

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.engine.simulated import SimulatedEngine
 
 PROMPTS = ("The river", "Once upon a time there was a", "A list of colours: red,", "Why")
@@ -13,12 +14,12 @@ PROMPTS = ("The river", "Once upon a time there was a", "A list of colours: red,
 @pytest.fixture(scope="module", params=["simulated", pytest.param("transformers", marks=pytest.mark.model)])
 def engine(request):
     if request.param == "simulated":
-        made = SimulatedEngine()
+        made = FanOut(SimulatedEngine())
     else:
         from gpu_worker.engine.transformers import TransformersEngine
 
         loaded = request.getfixturevalue("loaded_model")
-        made = TransformersEngine(loaded.model, loaded.tokenizer)
+        made = FanOut(TransformersEngine(loaded.model, loaded.tokenizer))
     made.warm_up()
     yield made
     made.close()
@@ -50,7 +51,7 @@ def started(engine, request_id, tokens=2):
     """Step until a request has some tokens; what else ends meanwhile is returned."""
     done = []
     # A simulated step is one token; a real loop runs by itself, and would starve of a thread that does not wait.
-    tick_s = 0.0 if isinstance(engine, SimulatedEngine) else 0.01
+    tick_s = 0.0 if isinstance(engine._engine, SimulatedEngine) else 0.01
     while len(engine.generated(request_id)) < tokens:
         done += engine.step(tick_s)
         assert request_id not in {completion.request_id for completion in done}
@@ -97,7 +98,12 @@ def test_a_cancelled_request_gives_what_it_had_and_nothing_more(engine):
     assert (whole.token_ids, whole.text) == (cancelled.token_ids, cancelled.text)
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 5}])
+SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, SAMPLED, SAMPLED | {"min_tokens": 9, "stop": (" ",), "include_stop_str_in_output": True}]
+)
 def test_a_resumed_request_is_as_if_never_interrupted(engine, sampling):
     (whole,) = run(engine, request(PROMPTS[1], max_tokens=12, **sampling))
     engine.submit("first", request(PROMPTS[1], max_tokens=2000, **sampling))
@@ -185,3 +191,91 @@ def test_any_thread_may_submit_and_cancel(engine):
     for thread in threads:
         thread.join()
     assert set(done) == {f"{name}{index}" for name in "abc" for index in range(4)}
+
+
+def test_a_wanted_stop_string_is_kept(engine):
+    (whole,) = run(engine, request())
+    stop = whole.text[2:5]
+    (kept,) = run(engine, request(stop=(stop,), include_stop_str_in_output=True))
+    assert kept.text == whole.text[: whole.text.find(stop) + len(stop)]
+    assert kept.finish_reason is FinishReason.STOP
+
+
+def test_a_stop_string_does_not_count_before_the_least_tokens(engine):
+    (whole,) = run(engine, request())
+    (later,) = run(engine, request(min_tokens=4, stop=(" ",)))
+    assert later.token_ids == whole.token_ids[: len(later.token_ids)]
+    assert len(later.token_ids) >= 4
+    assert whole.text.startswith(later.text)
+    assert later.text.count(" ") >= 3
+
+
+def test_a_stop_token_ends_the_text_before_it(engine):
+    (whole,) = run(engine, request())
+    stop = whole.token_ids[4]
+    at = whole.token_ids.index(stop)
+    hidden, kept = run(
+        engine,
+        request(stop_token_ids=(stop, 1)),
+        request(stop_token_ids=(stop,), include_stop_str_in_output=True),
+    )
+    assert hidden.token_ids == kept.token_ids == whole.token_ids[: at + 1]
+    assert hidden.finish_reason is kept.finish_reason is FinishReason.STOP
+    (before,) = run(engine, request(max_tokens=at)) if at else ([],)
+    assert hidden.text == (before.text if at else "")
+    assert kept.text.startswith(hidden.text)
+    assert len(kept.text) > len(hidden.text)
+
+
+def test_a_stop_token_is_not_chosen_before_the_least_tokens(engine):
+    (whole,) = run(engine, request())
+    (other,) = run(engine, request(stop_token_ids=(whole.token_ids[0],), min_tokens=5))
+    assert whole.token_ids[0] not in other.token_ids[:5]
+    assert len(other.token_ids) >= 5
+
+
+def test_echo_puts_the_prompt_in_front(engine):
+    (plain,) = run(engine, request(PROMPTS[1]))
+    (echoed,) = run(engine, request(PROMPTS[1], echo=True))
+    assert echoed.text == PROMPTS[1] + plain.text
+    assert (echoed.token_ids, echoed.usage) == (plain.token_ids, plain.usage)
+
+
+def test_a_truncated_prompt_is_its_end(engine):
+    room = engine.capacity.context_tokens
+    params = SamplingParams(max_tokens=4, temperature=0.0)
+    (plain,) = run(engine, Request(params=params, input_ids=(11, 12, 13), return_input_ids=True))
+    short = SamplingParams(max_tokens=4, temperature=0.0, truncate_prompt_tokens=3)
+    long = Request(params=short, input_ids=(7,) * room + (11, 12, 13), return_input_ids=True)
+    (truncated,) = run(engine, long)
+    assert (truncated.input_ids, truncated.token_ids) == ((11, 12, 13), plain.token_ids)
+    assert truncated.usage.prompt_tokens == 3
+
+
+def test_several_texts_of_one_request(engine):
+    one, several = run(engine, request(**SAMPLED), request(n=3, **SAMPLED))
+    texts = [choice.text for choice in several.choices]
+    assert len(set(texts)) == 3
+    assert texts[0] == several.text == one.text
+    assert several.usage.prompt_tokens == one.usage.prompt_tokens
+    assert several.usage.completion_tokens == sum(len(choice.token_ids) for choice in several.choices)
+    (again,) = run(engine, request(n=3, **SAMPLED))
+    assert again.choices == several.choices
+
+
+def test_several_texts_go_on_where_they_were_interrupted(engine):
+    (whole,) = run(engine, request(n=2, max_tokens=12, **SAMPLED))
+    engine.submit("first", request(n=2, max_tokens=12, **SAMPLED))
+    done = started(engine, "first", 5)
+    checkpoint = engine.generated("first")
+    assert engine.cancel("first").checkpoint[:3] == checkpoint[:3] or done
+    engine.submit("second", request(n=2, max_tokens=12, **SAMPLED), generated=checkpoint)
+    (resumed,) = finish(engine, 1).values()
+    assert resumed.choices == whole.choices
+    assert engine.load.running == engine.load.waiting == 0
+
+
+def test_several_texts_fail_as_one(engine):
+    (bad,) = run(engine, request(n=3, max_tokens=engine.capacity.context_tokens))
+    assert bad.error.code == "context_length_exceeded"
+    assert engine.step(0.0) == []

@@ -123,10 +123,9 @@ def test_temperature_is_each_request_s_own(engine, plain):
 
 def test_what_the_tokenizer_cannot_take_fails_alone(engine, plain):
     params = SamplingParams(max_tokens=4, temperature=0.0)
-    bad = [Request(params=params, input_ids=(49152,)), Request(params=params, prompt="\ud800")]
-    first, second, good = run(engine, *bad, MIXED[-1])
-    assert (first.error.code, second.error.code) == ("invalid_request", "invalid_request")
-    assert "49151" in first.error.message
+    bad, good = run(engine, Request(params=params, input_ids=(49152,)), MIXED[-1])
+    assert bad.error.code == "invalid_request"
+    assert "49151" in bad.error.message
     assert good.token_ids == plain[-1]
 
 

@@ -71,7 +71,7 @@ def test_all_problems_come_in_one_error():
 
 
 def test_an_override_is_blamed_by_its_own_name():
-    with pytest.raises(ConfigurationError, match="^slots='many'"):
+    with pytest.raises(ConfigurationError, match=r"^slots='many'"):
         load(Settings, {}, {"slots": "many"})
 
 

@@ -1,11 +1,9 @@
 import pytest
 
-from broker.errors import InvalidRequestError
+from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.messages import (
-    MAX_STOP_STRINGS,
-    MAX_TOKENS_LIMIT,
-    SEED_LIMIT,
     ChatMessage,
+    Choice,
     FinishReason,
     JobState,
     Output,
@@ -16,59 +14,6 @@ from broker.messages import (
     chat_messages,
     failed_output,
 )
-
-NAN, INFINITY = float("nan"), float("inf")
-HUGE = 10**400  # more than a float can hold
-
-ACCEPTED = [
-    ("max_tokens", [1, MAX_TOKENS_LIMIT]),
-    ("temperature", [0, 0.0, 1, 100.0]),
-    ("top_p", [1e-9, 0.5, 1, 1.0]),
-    ("top_k", [0, 1, MAX_TOKENS_LIMIT]),
-    ("seed", [None, 0, -SEED_LIMIT, SEED_LIMIT - 1]),
-    ("stop", [(), ("x",), ("x",) * MAX_STOP_STRINGS]),
-]
-REFUSED = [
-    ("max_tokens", [0, -1, MAX_TOKENS_LIMIT + 1, HUGE, 1.0, True, "16", None]),
-    ("temperature", [-0.1, 100.1, NAN, INFINITY, -INFINITY, HUGE, True, "1", None]),
-    ("top_p", [0, 0.0, -0.5, 1.1, NAN, INFINITY, HUGE, True, "1", None]),
-    ("top_k", [-1, MAX_TOKENS_LIMIT + 1, HUGE, 1.0, True, "1", None]),
-    ("seed", [SEED_LIMIT, -SEED_LIMIT - 1, HUGE, 1.0, True, "1"]),
-    ("stop", [("",), ("x", ""), "", ("x",) * (MAX_STOP_STRINGS + 1), (1,), 1, {"x": 1}, None, "\ud800"]),
-]
-
-
-def flat(table):
-    return [pytest.param(name, value, id=f"{name}={value!r}"[:40]) for name, values in table for value in values]
-
-
-@pytest.mark.parametrize(("name", "value"), flat(ACCEPTED))
-def test_a_value_in_its_range_is_accepted(name, value):
-    assert getattr(SamplingParams(**{name: value}), name) == value
-
-
-@pytest.mark.parametrize(("name", "value"), flat(REFUSED))
-def test_a_value_outside_its_range_is_refused_by_name(name, value):
-    with pytest.raises(InvalidRequestError, match=name):
-        SamplingParams(**{name: value})
-
-
-def test_the_range_is_in_the_message():
-    with pytest.raises(InvalidRequestError, match=f"a whole number from 1 to {MAX_TOKENS_LIMIT}, not 0"):
-        SamplingParams(max_tokens=0)
-    with pytest.raises(InvalidRequestError, match="a number from 0 to 100, not nan"):
-        SamplingParams(temperature=NAN)
-
-
-@pytest.mark.parametrize("given", ["END", ["END"], ("END",)])
-def test_stop_is_a_tuple_however_it_was_given(given):
-    assert SamplingParams(stop=given).stop == ("END",)
-
-
-def test_parameters_do_not_change():
-    with pytest.raises(AttributeError):
-        SamplingParams().max_tokens = 2
-
 
 PROMPTS = {
     "prompt": "hello",
@@ -146,6 +91,32 @@ def test_chat_turns_may_be_dicts():
         ChatMessage(role="user", content="hi"),
         ChatMessage(role="assistant", content="yes"),
     )
+
+
+def test_a_turns_content_may_be_text_parts():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert chat_messages([{"role": "user", "content": parts}]) == (ChatMessage(role="user", content="a\nb"),)
+    with pytest.raises(UnsupportedParameterError, match=r"^messages\[0\]\.content\[0\]\.type 'image_url'"):
+        chat_messages([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+def test_tool_calls_in_a_turn_are_refused_and_empty_ones_are_not():
+    turn = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": []}
+    assert chat_messages([turn]) == (ChatMessage(role="assistant", content="x"),)
+    with pytest.raises(UnsupportedParameterError, match=r"^messages\[0\]\.tool_calls is not offered"):
+        chat_messages([turn | {"tool_calls": [{"id": "1"}]}])
+
+
+def test_every_text_and_a_truncated_prompt_are_estimated():
+    request = Request(params=SamplingParams(max_tokens=7, n=3, truncate_prompt_tokens=20), prompt="x" * 400)
+    assert (request.estimated_prompt_tokens(), request.estimated_tokens()) == (20, 81)
+
+
+def test_an_output_is_its_only_choice_or_has_several():
+    output = Output(index=0, text="a", token_ids=(1,), finish_reason=FinishReason.STOP)
+    assert output.all_choices() == (Choice(text="a", token_ids=(1,), finish_reason=FinishReason.STOP),)
+    two = (*output.all_choices(), Choice(text="b", finish_reason=FinishReason.LENGTH))
+    assert Output(index=0, text="a", finish_reason=FinishReason.STOP, choices=two).all_choices() == two
 
 
 @pytest.mark.parametrize("turn", [{"role": "user"}, {"content": "x"}, {"role": "user", "content": 1}, "x"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.messages import ChatMessage
+from broker.messages import ChatMessage, SamplingParams
 from driver.batch_file import BadLine, BatchLine, RequestKind, read_batch
 
 CHAT_URL = "/v1/chat/completions"
@@ -127,15 +127,27 @@ BAD = {
     "unknown null": (line(temprature=None), "unsupported_parameter", "body.temprature"),
     "messages in a completion": (line(messages=[]), "unsupported_parameter", "body.messages"),
     "prompt in a chat": (chat(prompt="a"), "unsupported_parameter", "body.prompt"),
-    "n": (line(n=2), "unsupported_parameter", "body.n is not offered"),
-    "logprobs 0": (line(logprobs=0), "unsupported_parameter", "body.logprobs"),
-    "logprobs": (chat(logprobs=True), "unsupported_parameter", "body.logprobs"),
+    "n": (line(n=0), "invalid_request", "body.n must be a whole number from 1"),
+    "best_of": (line(best_of=2), "unsupported_parameter", "body.best_of is not offered"),
+    "logprobs true": (line(logprobs=True), "invalid_request", "body.logprobs must be a whole number from 0 to 5"),
+    "logprobs 6": (line(logprobs=6), "invalid_request", "body.logprobs must be a whole number from 0 to 5"),
+    "chat logprobs 1": (chat(logprobs=1), "invalid_request", "body.logprobs must be true or false"),
+    "top_logprobs alone": (chat(top_logprobs=2), "invalid_request", "body.top_logprobs is 2, but logprobs is not"),
+    "top_logprobs": (chat(logprobs=True, top_logprobs=21), "invalid_request", "body.top_logprobs must be a whole"),
+    "completion top_logprobs": (line(top_logprobs=2), "unsupported_parameter", "body.top_logprobs"),
+    "echo in a chat": (chat(echo=True), "unsupported_parameter", "body.echo"),
+    "echo": (line(echo=1), "invalid_request", "body.echo must be true or false"),
+    "echo with logprobs": (line(echo=True, logprobs=0), "unsupported_parameter", "body.echo with logprobs"),
+    "min_tokens": (line(min_tokens=17), "invalid_request", "body.min_tokens must be at most max_tokens"),
     "stream": (chat(stream=True), "unsupported_parameter", "body.stream"),
-    "presence_penalty": (chat(presence_penalty=0.5), "unsupported_parameter", "body.presence_penalty"),
+    "presence_penalty": (chat(presence_penalty=2.5), "invalid_request", "body.presence_penalty must be"),
+    "repetition_penalty": (chat(repetition_penalty=0), "invalid_request", "body.repetition_penalty must be above 0"),
+    "penalty 1e400": (chat(frequency_penalty=10**400), "invalid_request", "body.frequency_penalty"),
     "response_format": (chat(response_format={"type": "json_object"}), "unsupported_parameter", "response_format"),
     "tools": (chat(tools=[{"type": "function"}]), "unsupported_parameter", "body.tools"),
     "suffix": (line(suffix="."), "unsupported_parameter", "body.suffix"),
-    "logit_bias": (line(logit_bias={"5": -100}), "unsupported_parameter", "body.logit_bias"),
+    "logit_bias": (line(logit_bias={"5": -101}), "invalid_request", "body.logit_bias of token 5 must be"),
+    "logit_bias word": (line(logit_bias={"the": 1}), "invalid_request", "body.logit_bias must have token ids as keys"),
 }
 
 
@@ -154,7 +166,7 @@ def test_a_bad_line_is_named_and_the_others_are_read(name: str):
     assert (before.number, after.number) == (1, 3)
 
 
-@pytest.mark.parametrize("name", ["nan", "1e999", "temperature", "n", "method", "url", "duplicate"])
+@pytest.mark.parametrize("name", ["nan", "1e999", "temperature", "best_of", "method", "url", "duplicate"])
 def test_a_bad_line_keeps_its_custom_id(name: str):
     _, bad, _ = read(BEFORE, BAD[name][0], AFTER)
     assert bad.custom_id == ("before" if name == "duplicate" else "x")
@@ -292,6 +304,9 @@ def test_parameters_at_their_neutral_value_and_metadata_are_accepted():
         "frequency_penalty": 0,
         "logprobs": False,
         "top_logprobs": None,
+        "ignore_eos": False,
+        "repetition_penalty": None,
+        "best_of": 1,
         "logit_bias": {},
         "stream": False,
         "tools": [],
@@ -303,6 +318,45 @@ def test_parameters_at_their_neutral_value_and_metadata_are_accepted():
         "service_tier": "flex",
     }
     assert read_one(chat(**neutral)) == read_one(chat())
+
+
+FURTHER = {
+    "n": 3,
+    "min_tokens": 2,
+    "stop_token_ids": [5, 6],
+    "ignore_eos": True,
+    "include_stop_str_in_output": True,
+    "repetition_penalty": 1.1,
+    "presence_penalty": -0.5,
+    "frequency_penalty": 0.25,
+    "logit_bias": {"7": 3, "6": -1},
+    "truncate_prompt_tokens": 9,
+}
+
+
+def test_what_vllm_takes_beyond_is_taken():
+    expected = SamplingParams(max_tokens=256, logprobs=4, **FURTHER)
+    assert read_one(chat(logprobs=True, top_logprobs=4, **FURTHER)).request.params == expected
+    assert expected.logit_bias == ((6, -1.0), (7, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (chat(logprobs=True), 0),
+        (chat(logprobs=True, top_logprobs=20), 20),
+        (chat(top_logprobs=0), None),
+        (line(logprobs=0), 0),
+        (line(logprobs=5), 5),
+        (line(logprobs=False), None),
+    ],
+)
+def test_log_probabilities_are_asked_for_as_each_endpoint_does(content: bytes, expected: int | None):
+    assert read_one(content).request.params.logprobs == expected
+
+
+def test_a_completion_may_echo_its_prompt():
+    assert read_one(line(echo=True)).request.params.echo
 
 
 def test_method_may_be_left_out():

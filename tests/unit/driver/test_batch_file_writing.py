@@ -3,7 +3,17 @@
 import json
 from pathlib import Path
 
-from broker.messages import FinishReason, Output, Request, SamplingParams, Usage, failed_output
+from broker.messages import (
+    Alternative,
+    Choice,
+    FinishReason,
+    Output,
+    Request,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+    failed_output,
+)
 from driver.batch_file import (
     BadLine,
     BatchLine,
@@ -52,6 +62,61 @@ def test_a_chat_answer():
 
 def test_a_completion_answer():
     assert result(RequestKind.COMPLETION, output(FinishReason.LENGTH)) == golden("completion")
+
+
+def answered(kind: RequestKind, **fields: object) -> dict:
+    """The choices of an answer with these fields of its output."""
+    answer = Output(
+        index=3, finish_reason=FinishReason.STOP, usage=Usage(prompt_tokens=2, completion_tokens=5), **fields
+    )
+    return json.loads(result(kind, answer))["response"]["body"]["choices"]
+
+
+TWO = (
+    Choice(text="a", finish_reason=FinishReason.STOP),
+    Choice(text="b", finish_reason=FinishReason.LENGTH),
+)
+LOGPROBS = (
+    TokenLogprob(
+        token_id=1, logprob=-0.5, text=" hé", alternatives=(Alternative(token_id=2, logprob=-0.25, text="x"),)
+    ),
+    TokenLogprob(token_id=3, logprob=-1.5, text="\ufffd"),
+)
+
+
+def test_several_texts_are_as_many_choices():
+    chat = answered(RequestKind.CHAT, text="a", choices=TWO)
+    assert [(c["index"], c["message"]["content"], c["finish_reason"]) for c in chat] == [
+        (0, "a", "stop"),
+        (1, "b", "length"),
+    ]
+    assert [(c["index"], c["text"]) for c in answered(RequestKind.COMPLETION, choices=TWO)] == [(0, "a"), (1, "b")]
+
+
+def test_log_probabilities_of_a_chat():
+    [choice] = answered(RequestKind.CHAT, logprobs=LOGPROBS)
+    assert choice["logprobs"] == {
+        "content": [
+            {
+                "token": " hé",
+                "logprob": -0.5,
+                "bytes": [32, 104, 195, 169],
+                "top_logprobs": [{"token": "x", "logprob": -0.25, "bytes": [120]}],
+            },
+            {"token": "\ufffd", "logprob": -1.5, "bytes": None, "top_logprobs": []},
+        ],
+        "refusal": None,
+    }
+
+
+def test_log_probabilities_of_a_completion():
+    [choice] = answered(RequestKind.COMPLETION, logprobs=LOGPROBS)
+    assert choice["logprobs"] == {
+        "tokens": [" hé", "\ufffd"],
+        "token_logprobs": [-0.5, -1.5],
+        "top_logprobs": [{"x": -0.25, " hé": -0.5}, {"\ufffd": -1.5}],
+        "text_offset": [0, 3],
+    }
 
 
 def test_a_failed_request():

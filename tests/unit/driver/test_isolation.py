@@ -127,9 +127,9 @@ def test_while_other_work_waits_half_of_the_workers_are_left_to_it(snapshot, max
 @given(views.snapshots, st.integers(1, 4))
 def test_suspects_always_have_a_worker_on_its_way(snapshot, max_attempts):
     result = isolate(snapshot.jobs, snapshot.workers, max_attempts)
-    for job in snapshot.jobs:
-        able = [w for w in snapshot.workers if w.serves(job.model)]
-        if suspects_of(job) and able:
+    for view in snapshot.jobs:
+        able = [w for w in snapshot.workers if w.serves(view.model)]
+        if suspects_of(view) and able:
             assert any(w.isolated or w.session_id in result.reserved for w in able)
 
 

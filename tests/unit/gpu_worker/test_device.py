@@ -64,7 +64,16 @@ def test_a_placement_pins_its_process():
 
 @pytest.mark.parametrize(
     ("visible", "gpus"),
-    [(None, (0, 1, 2)), ("", ()), ("1", (1,)), ("2,0", (2, 0)), (" 0 , 1 ", (0, 1)), ("1,7", (1,))],
+    [
+        (None, (0, 1, 2)),
+        ("", ()),
+        ("1", (1,)),
+        ("2,0", (2, 0)),
+        (" 0 , 1 ", (0, 1)),
+        ("1,7", (1,)),
+        ("-1", ()),
+        ("0,-1,1", (0,)),
+    ],
 )
 def test_only_gpus_that_cuda_may_see_are_used(visible, gpus):
     assert usable_gpus(3, visible) == gpus

@@ -106,3 +106,10 @@ def test_the_reply_may_stop_it(replies):
 
 def test_a_heart_that_never_started_can_be_stopped(make_heart):
     make_heart(FakeSessions(BeatReply.GO_ON)).stop()
+
+
+def test_one_bad_beat_does_not_stop_the_heart(make_heart, replies, caplog):
+    heart = make_heart(FakeSessions(RuntimeError("the sensor is gone"), BeatReply.GO_ON), interval_s=0.01)
+    heart.start()
+    wait_until(lambda: replies)
+    assert "a heartbeat failed" in caplog.text

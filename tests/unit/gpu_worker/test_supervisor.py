@@ -222,9 +222,8 @@ def test_a_stop_before_everything_starts_nothing(scene):
 
 
 def test_a_child_that_drains_too_long_is_killed(scene):
-    stop_once = iter([scene.supervisor.stop])
     stopped_s = scene.clock.now_s() + 1  # opening the session takes the fake a second
-    scene.plays((LATER, 0, {"stubborn": True, "during": lambda: next(stop_once, lambda: None)()}))
+    scene.plays((LATER, 0, {"stubborn": True, "during": scene.supervisor.stop}))
     assert scene.run() == 0
     waited_s = scene.children[0].killed_s - stopped_s
     assert waited_s == pytest.approx(scene.settings.drain_timeout + KILL_GRACE_S, abs=1.0)
@@ -234,14 +233,12 @@ def test_a_child_that_drains_too_long_is_killed(scene):
 
 
 def test_a_fenced_child_that_does_not_end_is_killed(scene):
-    scene.sessions.now_state = "dead"
     started_s = scene.clock.now_s()
 
-    def is_killed_then_healthy():
-        if scene.children[0].killed_s:
-            scene.sessions.now_state = "ready"
+    def is_dead_until_killed():
+        scene.sessions.now_state = "ready" if scene.children[0].killed_s else "dead"
 
-    scene.plays((LATER, 0, {"during": is_killed_then_healthy}), (1, 0))
+    scene.plays((LATER, 0, {"during": is_dead_until_killed}), (1, 0))
     assert scene.run() == 0
     assert scene.children[0].signals == ["KILL"]
     assert FENCED_GRACE_S <= scene.children[0].killed_s - started_s <= FENCED_GRACE_S + 4
@@ -249,30 +246,35 @@ def test_a_fenced_child_that_does_not_end_is_killed(scene):
 
 
 def test_a_forgotten_session_counts_as_dead(scene):
-    scene.sessions.now_state = None
+    def is_forgotten_until_killed():
+        scene.sessions.now_state = "ready" if scene.children[0].killed_s else None
 
-    def heal():
-        if scene.children[0].killed_s:
-            scene.sessions.now_state = "ready"
-
-    scene.plays((LATER, 0, {"during": heal}), (1, 0)).run()
+    scene.plays((LATER, 0, {"during": is_forgotten_until_killed}), (1, 0)).run()
     assert scene.children[0].signals == ["KILL"]
 
 
 def test_a_child_that_ends_by_itself_is_not_killed(scene):
-    scene.sessions.now_state = "dead"
-    scene.plays((FENCED_GRACE_S, EXIT_FENCED), (0.5, 0)).run()
+    def is_dead():
+        scene.sessions.now_state = "dead"
+
+    scene.plays((FENCED_GRACE_S, EXIT_FENCED, {"during": is_dead}), (0.5, 0)).run()
     assert scene.children[0].signals == []
+
+
+def test_a_child_that_is_long_in_opening_its_session_is_not_killed_for_the_last_ones(scene):
+    def dies():
+        scene.sessions.now_state = "dead"
+
+    scene.plays((1, -9, {"during": dies}), (60, 0)).run()
+    assert [child.signals for child in scene.children] == [[], []]
 
 
 def test_a_new_session_in_time_saves_the_child(scene):
     """The pool process behind it was replaced, and has opened a session of its own."""
-    scene.sessions.now_state = "dead"
     started_s = scene.clock.now_s()
 
     def heal():
-        if scene.clock.now_s() > started_s + 3:
-            scene.sessions.now_state = "ready"
+        scene.sessions.now_state = "dead" if scene.clock.now_s() <= started_s + 3 else "ready"
 
     scene.plays((60, 0, {"during": heal})).run()
     assert scene.children[0].signals == []

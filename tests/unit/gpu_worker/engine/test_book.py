@@ -1,6 +1,9 @@
+import msgspec
+
 from broker.messages import Request, SamplingParams
 from gpu_worker.engine.book import Book, Held
-from gpu_worker.engine.sampling import GREEDY
+from gpu_worker.engine.completions import Ending
+from gpu_worker.engine.rows import GREEDY, LogprobRecord
 
 
 def held(request_id, before=()):
@@ -10,7 +13,7 @@ def held(request_id, before=()):
         prompt_ids=(1,),
         sampling=GREEDY,
         before=before,
-        stop=None,
+        ending=Ending(SamplingParams(), (), str),
         progress=before,
     )
 
@@ -87,3 +90,36 @@ def test_progress_never_shrinks():
     item = held("a", before=(1, 2))
     assert item.note((3,)) == (1, 2, 3)
     assert item.note(()) == (1, 2, 3)
+
+
+def test_a_loop_that_is_replaced_blames_nobody():
+    book = book_of("a", "b")
+    for _ in range(3):
+        book.admit()[0].note((5,))
+        book.restart_running()
+    again = book.admit()
+    assert ids(again) == ["a", "b"]
+    assert [item.failures for item in again] == [0, 0]
+    assert again[0].before == (5, 5, 5)
+
+
+def test_tokens_without_their_log_probabilities_are_given_again():
+    item = held("a", before=(1, 2))
+    record = LogprobRecord(0)
+    item.sampling = msgspec.structs.replace(GREEDY, record=record)
+    item.begin("a#1")
+    assert (item.before, item.sampling.forced) == ((), (1, 2))
+    record.put(0, (1, -0.5), ())
+    assert item.note((1,)) == (1, 2)
+    for place, token in ((1, 2), (2, 3)):
+        record.put(place, (token, -0.5), ())
+    item.note((1, 2, 3))
+    item.begin("a#2")
+    assert (item.before, item.sampling.forced) == ((1, 2, 3), ())
+
+
+def test_a_complete_text_without_its_log_probabilities_is_not_over():
+    item = held("a", before=(1,) * 16)
+    assert item.over
+    item.sampling = msgspec.structs.replace(GREEDY, record=LogprobRecord(0))
+    assert not item.over

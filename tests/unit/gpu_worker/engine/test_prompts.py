@@ -10,8 +10,11 @@ class FakeTokenizer:
     def __init__(self, chat_template="yes"):
         self.chat_template = chat_template
 
-    def __call__(self, text):
+    def __call__(self, text, add_special_tokens=True):
         return {"input_ids": list(text.encode("ascii"))}
+
+    def decode(self, token_ids, skip_special_tokens=False):
+        return bytes(token_ids).decode("ascii").removeprefix(" ")
 
     def apply_chat_template(self, turns, *, add_generation_prompt, tokenize, return_dict):
         assert add_generation_prompt
@@ -71,3 +74,21 @@ def test_too_large_an_answer_is_told_what_fits():
 def test_too_long_a_prompt_is_told_the_context():
     with pytest.raises(ContextLengthExceededError, match="100 tokens, but the context holds 100"):
         require_fit(100, 1, 100)
+
+
+@pytest.mark.parametrize("prompt", [{"prompt": "abc"}, {"input_ids": (97, 98, 99)}])
+@pytest.mark.parametrize(("kept", "expected"), [(2, (98, 99)), (3, (97, 98, 99)), (9, (97, 98, 99))])
+def test_a_truncated_prompt_keeps_its_end(prompt, kept, expected):
+    short = Request(params=SamplingParams(truncate_prompt_tokens=kept), **prompt)
+    assert reader().token_ids(short) == expected
+
+
+def test_a_piece_keeps_the_space_that_a_text_would_lose():
+    assert reader().decode([32, 97]) == "a"
+    assert [reader().piece(token) for token in (32, 97)] == [" ", "a"]
+
+
+def test_unknown_tokens_are_refused_with_field_and_place():
+    reader().require_known("stop_token_ids", (0, 99))
+    with pytest.raises(InvalidRequestError, match=r"^stop_token_ids\[1\] must be from 0 to 99, not 100"):
+        reader().require_known("stop_token_ids", (0, 100))

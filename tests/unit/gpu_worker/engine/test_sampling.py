@@ -1,9 +1,12 @@
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
-from gpu_worker.engine.sampling import GREEDY, PerRequestSampling, RowSampling, draw, pick_tokens
+from gpu_worker.engine.rows import GREEDY, LogprobRecord, RowSampling
+from gpu_worker.engine.sampling import PerRequestSampling, draw, pick_tokens
+from gpu_worker.engine.shaping import ScoreShaper, Shaping
 
 VOCABULARY = 50
 
@@ -147,3 +150,73 @@ def test_padding_rows_are_greedy():
     scores = torch.stack([random_scores(seed) for seed in range(3)])
     _, out = processed([request(3, SAMPLED)], scores.clone(), eager=False)
     assert torch.equal(out[1:], scores[1:])
+
+
+def special(prompt, text, *, initial=None, base=GREEDY, **fields):
+    """A request whose first tokens are in `initial`, as after a resumption; all its tokens are prompt and text."""
+    whole = [*prompt, *text]
+    initial = len(prompt) if initial is None else initial
+    item = request(len(whole), msgspec.structs.replace(base, prompt_tokens=len(prompt), **fields))
+    item.state.initial_tokens, item.state.generated_tokens = whole[:initial], whole[initial:]
+    return item
+
+
+def shaper(prompt, **wishes):
+    return ScoreShaper(Shaping(**wishes), prompt)
+
+
+def test_neighbours_of_a_special_row_are_not_touched():
+    scores = torch.stack([random_scores(seed) for seed in range(3)])
+    before = scores.clone()
+    wishes = shaper([1], logit_bias=((7, 50.0),))
+    row = special([1], [2], shaper=wishes, record=LogprobRecord(0))
+    _, out = processed([request(3, GREEDY), row, request(4, GREEDY)], scores, eager=True)
+    assert torch.equal(out[[0, 2]], before[[0, 2]])
+    assert out[1].argmax() == 7
+    assert torch.equal(scores, before)  # the library's own tensor too
+
+
+@pytest.mark.parametrize("initial", [2, 3, 5])
+def test_what_is_prompt_and_what_is_text_survives_a_resumption(initial):
+    scores = random_scores()[None]
+    wishes = {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2}
+    prompt, text = [4, 5], [6, 6, 7]
+    _, out = processed([special(prompt, text, initial=initial, shaper=shaper(prompt, **wishes))], scores, eager=True)
+    expected = scores[0].clone()
+    plain = shaper(prompt, **wishes)
+    plain.follow(3, lambda start: text[start:])
+    plain.shape(expected)
+    assert torch.equal(out[0], expected)
+
+
+def test_a_shaped_row_is_sampled_from_its_shaped_scores():
+    scores = random_scores()[None]
+    row = special([1], [], base=SAMPLED, shaper=shaper([1], logit_bias=((9, 100.0),)))
+    _, out = processed([row], scores, eager=True)
+    assert out.argmax() == 9
+
+
+def test_a_forced_token_wins_and_its_log_probability_is_the_models():
+    scores, record = random_scores()[None], LogprobRecord(3)
+    record.put(0, (8, -1.0), ())
+    bias = shaper([1], logit_bias=((9, 100.0),))
+    row = special([1], [8], base=SAMPLED, forced=(8, 5), record=record, shaper=bias)
+    _, out = processed([row], scores, eager=True)
+    assert out.argmax() == 5
+    expected = scores[0].log_softmax(-1)
+    (token, logprob), likeliest = record.entries[1]
+    assert (token, logprob) == (5, pytest.approx(expected[5].item()))
+    best = expected.topk(3)
+    assert likeliest == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+def test_a_place_that_is_noted_again_is_replaced():
+    record = LogprobRecord(0)
+    for place, token in ((0, 1), (1, 2), (1, 3)):
+        record.put(place, (token, 0.0), ())
+    assert [token for (token, _), _ in record.entries] == [1, 3]
+
+
+def test_special_rows_never_reach_a_loop_with_graphs():
+    with pytest.raises(RuntimeError, match="CUDA graphs"):
+        processed([special([1], [], record=LogprobRecord(0))], random_scores()[None], eager=False)

@@ -1,6 +1,8 @@
 import os
 import threading
 
+import pytest
+
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
 from gpu_worker.engine import faults
 from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
@@ -115,3 +117,20 @@ def test_dying_kills_the_process(monkeypatch):
     engine.submit("a", request(faults.DIE))
     engine.step(0)
     assert killed == [(os.getpid(), 9)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"logprobs": 0},
+        {"logit_bias": {1: 1}},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 1},
+        {"frequency_penalty": -1},
+    ],
+)
+def test_what_needs_scores_is_refused_by_name(params):
+    bad, good = run(SimulatedEngine(), request(**params), request(repetition_penalty=1.0))
+    assert bad.error.code == "unsupported_parameter"
+    assert bad.error.message.startswith(f"{next(iter(params))} is not offered by the simulated engine")
+    assert good.error is None

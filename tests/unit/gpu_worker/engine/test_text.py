@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_worker.engine.text import GrowingText, StopSearch, first_stop
+from gpu_worker.engine.text import GrowingText, StopSearch, first_stop, whole_text
 
 BYTES = "naïve 🙂 日本語 end".encode()
 
@@ -80,3 +80,8 @@ def test_first_stop_is_the_leftmost():
     assert first_stop("xxabab", ("b", "ab")) == 2
     assert first_stop("xxabab", ("ab",), 3) == 4
     assert first_stop("xxabab", ("q",)) == -1
+
+
+def test_the_beginning_of_a_character_is_no_text():
+    whole = "a🙂".encode()
+    assert [whole_text(decode_bytes, whole[:count]) for count in (1, 3, 5)] == ["a", "a", "a🙂"]

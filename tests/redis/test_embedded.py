@@ -1,0 +1,76 @@
+import os
+import signal
+
+import pytest
+import redis
+
+from broker import embedded
+from broker.embedded import EmbeddedServer
+from broker.errors import EmbeddedServerError
+from tests.support.waiting import wait_until
+
+
+def client(server):
+    return redis.Redis.from_url(server.url, protocol=2)
+
+
+@pytest.fixture
+def running():
+    with EmbeddedServer(fsync="no") as server:
+        yield server
+
+
+def test_it_answers_on_loopback_once_it_is_started(running):
+    with client(running) as connection:
+        assert connection.ping()
+        assert connection.config_get("bind")["bind"] == "127.0.0.1"
+
+
+def test_it_evicts_nothing_and_writes_everything_down(running):
+    with client(running) as connection:
+        assert connection.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
+        assert connection.config_get("appendonly")["appendonly"] == "yes"
+
+
+def test_after_a_stop_it_is_gone_with_its_data(running):
+    folder = running._folder
+    running.stop()
+    running.stop()
+    assert not folder.exists()
+    with client(running) as connection, pytest.raises(redis.ConnectionError):
+        connection.ping()
+
+
+def test_data_in_a_folder_of_ones_own_is_kept(tmp_path):
+    with EmbeddedServer(folder=tmp_path / "data") as server, client(server) as connection:
+        connection.set("key", "value")
+    with EmbeddedServer(folder=tmp_path / "data") as server, client(server) as connection:
+        assert connection.get("key") == b"value"
+
+
+def test_a_port_that_is_in_use_is_refused(running):
+    with pytest.raises(EmbeddedServerError, match=f"port {running.port} on 127.0.0.1 is in use"):
+        EmbeddedServer(port=running.port).start()
+
+
+def test_another_server_that_took_the_port_meanwhile_is_not_taken_for_ours(running, monkeypatch):
+    monkeypatch.setattr(embedded, "_free_port", lambda: running.port)
+    monkeypatch.setattr(embedded, "_refuse_taken", lambda port: None)
+    with pytest.raises(EmbeddedServerError, match=f"did not start on port {running.port}"):
+        EmbeddedServer().start()
+    with client(running) as connection:
+        assert connection.ping()
+
+
+def test_a_server_that_ended_by_itself_is_revived_with_its_data(tmp_path):
+    with EmbeddedServer(folder=tmp_path, fsync="always") as server:
+        with client(server) as connection:
+            connection.set("key", "value")
+            process = connection.info("server")["process_id"]
+        guard = server._process
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: guard.poll() is not None)
+        assert server.revive()
+        assert not server.revive()
+        with client(server) as connection:
+            assert connection.get("key") == b"value"
