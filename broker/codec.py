@@ -13,8 +13,15 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """A message as msgpack."""
-    return _encoder.encode(message)
+    """A message as msgpack.
+
+    Raises:
+        MessageError: a field holds what cannot be sent.
+    """
+    try:
+        return _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MessageError(f"no {type(message).__name__} that can be sent: {error}") from error
 
 
 def decode(kind: type[MessageT], data: bytes) -> MessageT:

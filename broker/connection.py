@@ -11,7 +11,7 @@ from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from broker.errors import BrokerUnavailableError
+from broker.errors import BrokerUnavailableError, ConfigurationError
 from broker.settings import BrokerSettings, mask_url
 
 # redis-py types a reply as the union of what every option could make of it; each reply is given its type where it
@@ -24,17 +24,28 @@ BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
 
 
 def connect(settings: BrokerSettings) -> RedisClient:
-    """A client for this broker; it connects at its first command and again after a failure."""
-    return redis.Redis.from_url(
-        settings.broker_url,
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
-        health_check_interval=10,
-        # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
-        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
-        protocol=2,
-    )
+    """A client for this broker; it connects at its first command and again after a failure.
+
+    Raises:
+        ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one.
+    """
+    try:
+        client = redis.Redis.from_url(
+            settings.broker_url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_keepalive=True,
+            health_check_interval=10,
+            # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+            protocol=2,
+        )
+        pool: Any = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # only this looks at the options' names
+    except (TypeError, ValueError) as error:
+        reason = str(error).rpartition("() ")[2].rstrip(".")
+        raise ConfigurationError(f"broker_url={settings.masked_url!r}: {reason}") from error
+    return client
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A private Valkey server for one machine, for when no Redis is given: loopback only, gone when its owner is.
 
-The server runs below a small guard process (`python -m broker.embedded`), which ends it when the owner dies.
+The server runs below a small guard process (`python -m broker.embedded`), which ends it when the owner dies, and then
+removes its temporary folder, too.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from broker.errors import EmbeddedServerError
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
+TEMPORARY = "--temporary"  # tells the guard that nobody keeps the folder
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CONFIGURATION = """\
 bind 127.0.0.1
@@ -63,6 +65,12 @@ class EmbeddedServer:
         """Process id of the guard; its only child is the server."""
         return self._process.pid if self._process else 0
 
+    @property
+    def folder(self) -> Path:
+        """Where the server's data is; what else is put there goes with it."""
+        assert self._folder is not None, "start() the server first"
+        return self._folder
+
     def start(self) -> Self:
         """Start the server and wait until it answers.
 
@@ -72,13 +80,13 @@ class EmbeddedServer:
         self._binary = find_binary()
         self.port = self._wanted_port or _free_port()
         _refuse_taken(self.port)
-        self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="stoker-valkey-"))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        configuration = CONFIGURATION.format(port=self.port, folder=self._folder, fsync=self._fsync)
-        (self._folder / "valkey.conf").write_text(configuration)
         try:
+            self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="stoker-valkey-"))
+            self._folder.mkdir(parents=True, exist_ok=True)
+            configuration = CONFIGURATION.format(port=self.port, folder=_quoted(self._folder), fsync=self._fsync)
+            (self._folder / "valkey.conf").write_text(configuration)
             self._launch(self._folder)
-        except EmbeddedServerError:
+        except BaseException:  # an interrupt, too, must leave nothing behind
             self.stop()
             raise
         return self
@@ -114,9 +122,10 @@ class EmbeddedServer:
 
     def _launch(self, folder: Path) -> None:
         self._lifeline = lifeline.Lifeline()
+        temporary = [TEMPORARY] if self._kept_folder is None else []
         with (folder / "valkey.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker.embedded", self._binary, str(folder / "valkey.conf")],
+                [sys.executable, "-m", "broker.embedded", *temporary, self._binary, str(folder / "valkey.conf")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -127,6 +136,7 @@ class EmbeddedServer:
         if not self._becomes_ready(self._process, folder):
             last = _last_line(folder / "valkey.log")
             self._end_process()
+            _refuse_taken(self.port)  # by another that was looking for a port at the same moment
             raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
 
     def _end_process(self) -> None:
@@ -188,6 +198,12 @@ def _answers(client: redis.Redis, folder: Path) -> bool:
         return False
 
 
+def _quoted(folder: Path) -> str:
+    """A path as the server's configuration takes it, also with spaces and quotes in it."""
+    text = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -205,13 +221,24 @@ def _refuse_taken(port: int) -> None:
             ) from error
 
 
-def _guard(command: list[str]) -> int:
-    """Run the server until it ends, a SIGTERM comes, or the owner is gone."""
+def _guard(arguments: list[str]) -> int:
+    """Run the server until it ends, a SIGTERM comes, or the owner is gone; then nobody else removes the folder."""
+    is_temporary = arguments[0] == TEMPORARY
+    command = arguments[int(is_temporary) :]
+    orphaned = threading.Event()
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
     signal.signal(signal.SIGTERM, lambda _number, _frame: server.terminate())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    lifeline.watch(os.environ, server.terminate)
-    return server.wait()
+
+    def end() -> None:
+        orphaned.set()
+        server.terminate()
+
+    lifeline.watch(os.environ, end)
+    code = server.wait()
+    if is_temporary and orphaned.is_set():
+        shutil.rmtree(Path(command[-1]).parent, ignore_errors=True)
+    return code
 
 
 def _die_with_parent() -> None:

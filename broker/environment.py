@@ -4,6 +4,7 @@ A variable that no part of Stoker knows is an error, not silence; all problems c
 the settings passes the environment in, so that only its `settings.py` reads it.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -85,9 +86,20 @@ def load(kind: type[SettingsT], environ: Mapping[str, str], overrides: Mapping[s
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
         except msgspec.ValidationError as error:
             problems.append(f"{source}={raw!r}: {str(error)[0].lower()}{str(error)[1:]}")
+        problems += _not_finite(source, values.get(field.name))
     if problems:
         raise ConfigurationError("; ".join(problems))
     return kind(**values)
+
+
+def not_finite(settings: msgspec.Struct) -> list[str]:
+    """What to say of each setting that is infinite or no number: such a time never comes, and no comparison sees it."""
+    values = msgspec.structs.asdict(settings)
+    return [problem for name, value in values.items() for problem in _not_finite(name, value)]
+
+
+def _not_finite(source: str, value: Any) -> list[str]:
+    return [f"{source}={value} must be finite"] if isinstance(value, float) and not math.isfinite(value) else []
 
 
 def _unknown(name: str) -> str:

@@ -48,6 +48,8 @@ class Keys:
     def __init__(self, namespace: str) -> None:
         self._prefix = namespace
         self.jobs = f"{namespace}:jobs"
+        self.waiting = f"{namespace}:waiting"
+        self.stopping = f"{namespace}:stopping"
         self.closing = f"{namespace}:closing"
         self.sessions = f"{namespace}:sessions"
         self.wake = f"{namespace}:wake"

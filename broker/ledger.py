@@ -10,7 +10,7 @@ import msgspec
 
 from broker import codec
 from broker.connection import RedisClient
-from broker.errors import JobNotFoundError
+from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Output, Request
 from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, QuarantinedRequest
@@ -58,7 +58,17 @@ class Ledger:
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms]
         for request in requests:
             args += [codec.encode(request), request.estimated_tokens()]
-        keys = [job.record, job.requests, job.costs, job.pending, self._keys.jobs, self._keys.wake, self._keys.closing]
+        keys = [
+            job.record,
+            job.requests,
+            job.costs,
+            job.pending,
+            self._keys.jobs,
+            self._keys.wake,
+            self._keys.closing,
+            self._keys.waiting,
+            self._keys.stopping,
+        ]
         submitted = int(self._scripts.run("submit", keys, args))
         if submitted < 0:
             raise JobNotFoundError(f"job {job_id} takes no requests at {offset}: it is unknown or already sealed")
@@ -90,6 +100,7 @@ class Ledger:
             job.pending,
             job.assigned,
             job.costs,
+            self._keys.waiting,
         ]
         args = [token, session_id, batch_id, job_id, int(isolated), *indices]
         assigned = int(self._scripts.run("assign", keys, args))
@@ -115,18 +126,16 @@ class Ledger:
         if reply is None:
             return None
         cancelled, deadline_ms, *flat = reply
-        rows = zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-        requests = [
-            ClaimedRequest(
-                index=int(index),
-                request=codec.decode(Request, payload),
-                attempts=int(attempts),
-                generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
-            )
-            for index, payload, attempts, tokens in rows
-        ]
+        requests: list[ClaimedRequest] = []
+        unreadable: list[tuple[int, str]] = []
+        for row in zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
+            try:
+                requests.append(_claimed(*row))
+            except MessageError as error:
+                unreadable.append((int(row[0]), str(error)))
         return ClaimedBatch(
             requests=tuple(sorted(requests, key=lambda item: item.index)),
+            unreadable=tuple(unreadable),
             cancelled=bool(cancelled),
             deadline_s=int(float(deadline_ms)) / 1000 if deadline_ms else None,
         )
@@ -160,6 +169,7 @@ class Ledger:
             self._keys.wake,
             job.attempts,
             job.checkpoints,
+            self._keys.waiting,
         ]
         args: list[Any] = [job_id]
         for output in outputs:
@@ -195,8 +205,10 @@ class Ledger:
             job.committed,
             job.attempts,
             self._keys.wake,
+            job.record,
+            self._keys.waiting,
         ]
-        args = [batch_id, session_id, int(count_attempt), *indices]
+        args = [batch_id, session_id, int(count_attempt), job_id, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
 
     def release_batch(self, batch: BatchRecord, *, count_attempt: bool) -> int:
@@ -215,7 +227,7 @@ class Ledger:
         Raises:
             JobNotFoundError: no such job.
         """
-        keys = [self._keys.job(job_id).record, self._keys.closing]
+        keys = [self._keys.job(job_id).record, self._keys.closing, self._keys.stopping]
         result = int(self._scripts.run("cancel", keys, [job_id]))
         if result < 0:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
@@ -223,8 +235,23 @@ class Ledger:
 
     def close(self, job_id: str, ttl_s: int) -> bool:
         """End a complete job; its outputs can be read for `ttl_s` seconds more. False when it was closed before."""
-        keys = [self._keys.jobs, self._keys.closing, *self._keys.job(job_id).all()]
+        keys = [
+            self._keys.jobs,
+            self._keys.closing,
+            self._keys.stopping,
+            self._keys.waiting,
+            *self._keys.job(job_id).all(),
+        ]
         return bool(self._scripts.run("close", keys, [job_id, ttl_s]))
+
+
+def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> ClaimedRequest:
+    return ClaimedRequest(
+        index=int(index),
+        request=codec.decode(Request, payload),
+        attempts=int(attempts),
+        generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
+    )
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

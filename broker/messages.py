@@ -6,7 +6,7 @@ OpenAI and vLLM. Every message validates itself when it is built, on either side
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -81,7 +81,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidRequestError(f"prompt must be text that UTF-8 can hold, not {shown(prompt)}")
         turns: Any = self.messages
         if turns is not None and not (isinstance(turns, tuple) and all(_is_turn(turn) for turn in turns)):
-            raise InvalidRequestError(f"messages must be a tuple of ChatMessage, not {shown(turns)}")
+            raise InvalidRequestError(_wrong_turns(turns))
         ids: Any = self.input_ids
         if ids is not None and not (isinstance(ids, tuple) and all(_is_token(token) for token in ids)):
             raise InvalidRequestError(f"input_ids must be a tuple of token ids, not {shown(ids)}")
@@ -206,6 +206,9 @@ def chat_messages(turns: Sequence[Mapping[str, Any] | ChatMessage]) -> tuple[Cha
         InvalidRequestError: a turn has no role or no text; the message names its place.
         UnsupportedParameterError: a turn has a part that is not text, or tool calls.
     """
+    given: Any = turns
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InvalidRequestError(f"messages must be a list of turns with role and content, not {shown(given)}")
     plain = [_plain_turn(turn, f"messages[{place}]") for place, turn in enumerate(turns)]
     try:
         return msgspec.convert(plain, tuple[ChatMessage, ...])
@@ -227,6 +230,16 @@ def _plain_turn(turn: Mapping[str, Any] | ChatMessage, path: str) -> Mapping[str
 
 def _is_turn(value: Any) -> bool:
     return isinstance(value, ChatMessage) and is_text(value.role) and is_text(value.content)
+
+
+def _wrong_turns(turns: Any) -> str:
+    """What is wrong with turns, by its place if it is a text that cannot be sent."""
+    if isinstance(turns, tuple):
+        for place, turn in enumerate(cast("tuple[Any, ...]", turns)):
+            for name in ("role", "content") if isinstance(turn, ChatMessage) else ():
+                if not is_text(text := getattr(turn, name)):
+                    return f"messages[{place}].{name} must be text that UTF-8 can hold, not {shown(text)}"
+    return f"messages must be a tuple of ChatMessage, not {shown(turns)}"
 
 
 def _is_token(value: Any) -> bool:

@@ -5,6 +5,7 @@ so that a new one changes no message that does not use it.
 """
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, cast
 
 import msgspec
@@ -79,18 +80,26 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Refuse values outside their range, and types that Python callers may slip in."""
         for name, (low, high) in _WHOLE_NUMBERS.items():
             _require_integer(name, getattr(self, name), low, high)
+            self._make_plain(name)
         for name, (low, high) in _WHOLE_NUMBERS_OR_NONE.items():
             if getattr(self, name) is not None:
                 _require_integer(name, getattr(self, name), low, high)
+                self._make_plain(name)
         for name, limits in _NUMBERS.items():
             if name != "repetition_penalty" or self.repetition_penalty is not None:
                 _require_number(name, getattr(self, name), *limits, above=name in _ABOVE_ZERO)
+                self._make_plain(name)
         for name in _FLAGS:
             _require_flag(name, getattr(self, name))
         self._normalise("stop", _stop_strings(self.stop))
         self._normalise("stop_token_ids", _stop_tokens(self.stop_token_ids))
         self._normalise("logit_bias", _biases(self.logit_bias))
         self._refuse_contradictions()
+
+    def _make_plain(self, name: str) -> None:
+        value = getattr(self, name)
+        if type(value) not in (int, float):
+            self._normalise(name, int(value) if isinstance(value, Integral) else float(value))
 
     def _normalise(self, name: str, value: Any) -> None:
         msgspec.structs.force_setattr(self, name, value)
@@ -179,15 +188,23 @@ def _require_flag(name: str, value: Any) -> None:
         raise InvalidRequestError(f"{name} must be true or false, not {shown(value)}")
 
 
+def is_whole_number(value: Any) -> bool:
+    """Whether a value is a whole number, numpy's among them; True and False are none."""
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if not is_whole_number(value) or not low <= value <= high:
         raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
 
 
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real)
+
+
 def _require_number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # A range check refuses NaN and infinity too.
-    if not number or not low <= value <= high:
+    if not _is_number(value) or not low <= value <= high:
         raise InvalidRequestError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
     if above and value <= low:
         raise InvalidRequestError(f"{name} must be above {low:g} and at most {high:g}, not {value!r}")

@@ -1,11 +1,20 @@
 """Reads the ledger; changes nothing. Each query is a snapshot that may be old when it is used."""
 
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TypeVar
+
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
-from broker.errors import JobNotFoundError
+from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Request
-from broker.records import BatchRecord, JobRecord, PendingRequest, QuarantinedRequest
+from broker.records import BatchRecord, JobRecord, PendingRequest, QuarantinedRequest, WaitingJob
+
+logger = logging.getLogger(__name__)
+
+RecordT = TypeVar("RecordT")
 
 
 class Queries:
@@ -28,29 +37,44 @@ class Queries:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
         return codec.from_fields(JobRecord, fields)
 
-    def open_jobs(self) -> list[JobRecord]:
-        """Every job that is not closed, oldest first."""
+    def open_jobs(self, start: int = 0, count: int = -1) -> list[JobRecord]:
+        """Jobs that are not closed, oldest first: all, or `count` of them from place `start` on."""
+        last = -1 if count < 0 else start + count - 1
         with broker_errors(self._url):
-            ids = [job_id.decode() for job_id in self._redis.zrange(self._keys.jobs, 0, -1)]
+            ids = [job_id.decode() for job_id in self._redis.zrange(self._keys.jobs, start, last)]
             records = self._hashes([self._keys.job(job_id).record for job_id in ids])
-        return [codec.from_fields(JobRecord, fields) for fields in records if fields]
+        return _readable(JobRecord, records)
+
+    def waiting_jobs(self) -> list[WaitingJob]:
+        """Jobs that have pending requests, in the order in which they are served: priority, then age."""
+        with broker_errors(self._url):
+            members = self._redis.zrange(self._keys.waiting, 0, -1)
+        parts = (member.decode().partition(" ") for member in members)
+        return [WaitingJob(id=job_id, model=model) for job_id, _, model in parts]
+
+    def stopping_jobs(self, now_ms: int) -> set[str]:
+        """Jobs that are cancelled or past their deadline: what waits in them must not run."""
+        with broker_errors(self._url):
+            return {job_id.decode() for job_id in self._redis.zrange(self._keys.stopping, "-inf", now_ms, byscore=True)}
 
     def pending(self, job_id: str, limit: int) -> tuple[PendingRequest, ...]:
         """The job's first pending requests, in order, at most `limit`."""
-        job = self._keys.job(job_id)
+        return self.pending_of([job_id], limit)[0]
+
+    def pending_of(self, job_ids: Sequence[str], limit: int) -> list[tuple[PendingRequest, ...]]:
+        """For each job its first pending requests, in order, at most `limit`; two round trips in all."""
+        keys = [self._keys.job(job_id) for job_id in job_ids]
         with broker_errors(self._url):
-            indices = self._redis.zrange(job.pending, 0, limit - 1)
-            if not indices:
-                return ()
             pipeline = self._redis.pipeline(transaction=False)
-            pipeline.hmget(job.costs, indices)
-            pipeline.hmget(job.attempts, indices)
-            costs, attempts = pipeline.execute()
-        rows = zip(indices, costs, attempts, strict=True)
-        return tuple(
-            PendingRequest(index=int(index), cost=int(cost or 0), attempts=int(tries or 0))
-            for index, cost, tries in rows
-        )
+            for job in keys:
+                pipeline.zrange(job.pending, 0, limit - 1)
+            found = pipeline.execute()
+            for job, indices in zip(keys, found, strict=True):
+                pipeline.hmget(job.costs, indices or [0])
+                pipeline.hmget(job.attempts, indices or [0])
+            replies = pipeline.execute()
+        rows = zip(found, replies[::2], replies[1::2], strict=True)
+        return [_pending(indices, costs, attempts) for indices, costs, attempts in rows]
 
     def pending_count(self, job_id: str) -> int:
         """How many of the job's requests wait for a worker."""
@@ -73,7 +97,7 @@ class Queries:
         with broker_errors(self._url):
             ids = [item.decode() for item in self._redis.smembers(self._keys.session(session_id).batches)]
             records = self._hashes([self._keys.batch(batch_id).record for batch_id in ids])
-        return [codec.from_fields(BatchRecord, fields) for fields in records if fields]
+        return _readable(BatchRecord, records)
 
     def batch_indices(self, batch_id: str) -> tuple[int, ...]:
         """The requests of a batch that are still open."""
@@ -99,7 +123,11 @@ class Queries:
         with broker_errors(self._url):
             names = self._redis.zrange(self._keys.quarantine_times, 0, -1)
             entries = self._redis.hmget(self._keys.quarantine, names) if names else []
-        return [codec.decode(QuarantinedRequest, entry) for entry in entries if entry]
+        readable: list[QuarantinedRequest] = []
+        for entry in entries:
+            with contextlib.suppress(MessageError):
+                readable.append(codec.decode(QuarantinedRequest, entry or b""))
+        return readable
 
     def server_time_ms(self) -> int:
         """Redis's clock."""
@@ -122,3 +150,24 @@ class Queries:
         for key in keys:
             pipeline.hgetall(key)
         return pipeline.execute() if keys else []
+
+
+def _pending(
+    indices: list[bytes], costs: list[bytes | None], attempts: list[bytes | None]
+) -> tuple[PendingRequest, ...]:
+    rows = zip(indices, costs, attempts, strict=False)  # one None for a job that has nothing pending
+    return tuple(
+        PendingRequest(index=int(index), cost=int(cost or 0), attempts=int(tries or 0)) for index, cost, tries in rows
+    )
+
+
+def _readable(kind: type[RecordT], hashes: list[dict[bytes, bytes]]) -> list[RecordT]:
+    """The records that can be read. One that cannot is nobody's, and must not stop the others."""
+    records: list[RecordT] = []
+    for fields in hashes:
+        try:
+            if fields:
+                records.append(codec.from_fields(kind, fields))
+        except MessageError as error:
+            logger.debug("a record is skipped: %s", error)
+    return records

@@ -48,6 +48,13 @@ class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
 
 
+class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that has pending requests, and the model that they ask for ("" for any)."""
+
+    id: str
+    model: str
+
+
 class ClaimedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to run, with the tokens that an interrupted run of it has saved."""
 
@@ -61,6 +68,7 @@ class ClaimedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a batch that still need an output; `deadline_s` is seconds from now, None for none."""
 
     requests: tuple[ClaimedRequest, ...]
+    unreadable: tuple[tuple[int, str], ...] = ()  # index and why, of what does not decode
     cancelled: bool = False
     deadline_s: float | None = None
 
@@ -125,6 +133,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     epoch: int
     state: str
+    instance: str = ""  # the life of the supervisor that it belongs to
     host: str = ""
     pid: int = 0
     device: str = ""

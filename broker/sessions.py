@@ -3,13 +3,14 @@
 All times are the Redis server's, so that no worker's clock matters.
 """
 
+import contextlib
 from collections.abc import Mapping
 
 import msgspec
 
 from broker import codec
 from broker.connection import RedisClient, broker_errors
-from broker.errors import WorkerNameTakenError
+from broker.errors import MessageError, WorkerNameTakenError
 from broker.keys import Keys
 from broker.records import BeatReply, Cause, Heartbeat, Session
 from broker.scripts import Scripts
@@ -56,11 +57,19 @@ class Sessions:
         reply = int(self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat]))
         return BeatReply.FENCED if reply < 0 else BeatReply.DRAIN if reply else BeatReply.GO_ON
 
-    def expire(self, session_id: str, cause: Cause, reason: str, judged_beat_ms: int | None = None) -> bool:
-        """Mark a session dead, unless it has beaten since `judged_beat_ms`. True when this call did."""
+    def expire(
+        self,
+        session_id: str,
+        cause: Cause,
+        reason: str,
+        judged_beat_ms: int | None = None,
+        *,
+        instance: str = "",
+    ) -> bool:
+        """Mark a session dead, unless it has beaten since `judged_beat_ms`, or is not `instance`'s. True when done."""
         keys = [self._keys.session(session_id).record, self._keys.sessions, self._keys.wake]
         judged = "" if judged_beat_ms is None else judged_beat_ms
-        return bool(self._scripts.run("expire", keys, [session_id, reason, judged, cause]))
+        return bool(self._scripts.run("expire", keys, [session_id, reason, judged, cause, instance]))
 
     def forget(self, session: Session) -> bool:
         """Remove a dead session that holds nothing, with what Celery kept for it. False when it still holds batches."""
@@ -80,11 +89,13 @@ class Sessions:
             value = self._redis.hget(self._keys.session(session_id).record, "state")
         return value.decode() if value else None
 
-    def current(self, worker: str) -> str | None:
-        """The id of the latest session under a worker's name."""
+    def current(self, worker: str, *, instance: str = "") -> str | None:
+        """The id of the latest session under a worker's name; None if that is not `instance`'s."""
         with broker_errors(self._url):
-            value = self._redis.hget(self._keys.worker(worker), "session")
-        return value.decode() if value else None
+            session_id, owner = self._redis.hmget(self._keys.worker(worker), ["session", "instance"])
+        if session_id is None or (instance and owner.decode() != instance):
+            return None
+        return session_id.decode()
 
     def table(self) -> list[Session]:
         """Every session that is not forgotten, by worker name."""
@@ -99,7 +110,11 @@ class Sessions:
             replies = pipeline.execute() if beats else []
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         rows = zip(beats, replies[::2], replies[1::2], strict=True)
-        sessions = [_session(fields, int(beat), now_ms, batches) for (_, beat), fields, batches in rows if fields]
+        sessions: list[Session] = []
+        for (_, beat), fields, batches in rows:
+            # A record that cannot be read is nobody's, and must not stop the others.
+            with contextlib.suppress(MessageError):
+                sessions.append(_session(fields, int(beat), now_ms, batches))
         return sorted(sessions, key=lambda session: session.worker)
 
     def _is_succeeded(self, session: Session) -> bool:

@@ -1,18 +1,20 @@
 """The settings that every part of Stoker shares: where Redis is, and how long things live there."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
-from broker.environment import load
+from broker.environment import load, not_finite
 from broker.errors import ConfigurationError
 
 DEFAULT_PORT = 6397
 DEFAULT_URL = f"redis://127.0.0.1:{DEFAULT_PORT}/0"
 SCHEMES = ("redis", "rediss")
+OPTION_TO_MASK = r"(?i)([?&][^=&]*(?:pass|secret|token)[^=&]*=)[^&#]*"
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +34,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work together, all at once."""
-        problems: list[str] = []
-        scheme = urlsplit(self.broker_url).scheme
-        if scheme not in SCHEMES:
-            problems.append(
-                f"broker_url={self.masked_url!r}: must start with {' or '.join(f'{s}://' for s in SCHEMES)}"
-            )
+        problems = not_finite(self)
+        if wrong := _url_problem(self.broker_url):
+            problems.append(f"broker_url={self.masked_url!r}: {wrong}")
         if self.heartbeat_interval <= 0 or self.heartbeat_timeout < 2 * self.heartbeat_interval:
             problems.append(
                 f"heartbeat_timeout={self.heartbeat_timeout:g} must be at least twice "
@@ -62,12 +61,32 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mask_url(url: str) -> str:
-    """A URL with its password replaced by ***."""
-    parts = urlsplit(url)
-    if parts.password is None:
+    """A URL with its password replaced by ***, wherever it stands; also one that is no proper URL."""
+    url = re.sub(OPTION_TO_MASK, r"\1***", url)
+    scheme, mark, rest = url.partition("://")
+    if not mark or "@" not in _before_options(url, rest):
         return url
-    place = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{place}"))
+    user_info, _, place = rest.rpartition("@")
+    user, colon, _ = user_info.partition(":")
+    return f"{scheme}://{user}:***@{place}" if colon else url
+
+
+def _before_options(url: str, rest: str) -> str:
+    """What may hold user and password: all up to the options, or the whole of a URL that cannot be parsed."""
+    return rest if _url_problem(url) else rest.partition("?")[0]
+
+
+def _url_problem(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        reason = str(error)
+        # Python quotes the port, which may be a piece of a password with a / in it.
+        return f"no valid URL: {'the port is not a number' if 'cast' in reason else reason[0].lower() + reason[1:]}"
+    if parts.scheme not in SCHEMES:
+        return f"must start with {' or '.join(f'{scheme}://' for scheme in SCHEMES)}"
+    return "no valid URL: port 0 cannot be reached" if port == 0 else None
 
 
 def load_broker_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> BrokerSettings:

@@ -1,30 +1,34 @@
-"""Stoker's control side, and what users import: the client, and the driver on one machine."""
+"""Stoker's control side, and what users import: the client, and the driver on one machine.
 
+Every name is loaded when it is first asked for: a command can be interrupted from its first moment on, and a client
+does without what only the facade needs (Celery takes as long to import as all the rest).
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import (
-    BrokerUnavailableError,
-    ConfigurationError,
-    InvalidRequestError,
-    JobNotFoundError,
-    StokerError,
-)
-from broker.messages import (
-    ChatMessage,
-    FinishReason,
-    JobState,
-    Output,
-    OutputError,
-    Request,
-    SamplingParams,
-    Usage,
-)
-from driver.client import Client
-from driver.job import Job, Progress
-from driver.settings import DriverSettings
-
 if TYPE_CHECKING:
+    from broker.errors import (
+        BrokerUnavailableError,
+        ConfigurationError,
+        InvalidRequestError,
+        JobNotFoundError,
+        StokerError,
+    )
+    from broker.messages import (
+        ChatMessage,
+        FinishReason,
+        JobState,
+        Output,
+        OutputError,
+        Request,
+        SamplingParams,
+        Usage,
+    )
+    from driver.client import Client
     from driver.driver import Driver
+    from driver.job import Job, Progress
+    from driver.settings import DriverSettings
 
 __all__ = [
     "BrokerUnavailableError",
@@ -47,11 +51,23 @@ __all__ = [
     "Usage",
 ]
 
+_HOMES = {
+    "driver.client": ("Client",),
+    "driver.driver": ("Driver",),
+    "driver.job": ("Job", "Progress"),
+    "driver.settings": ("DriverSettings",),
+    "broker.errors": (
+        "BrokerUnavailableError",
+        "ConfigurationError",
+        "InvalidRequestError",
+        "JobNotFoundError",
+        "StokerError",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    # The facade needs Celery, which takes as long to import as all the rest; a client does without.
-    if name == "Driver":
-        from driver.driver import Driver
-
-        return Driver
-    raise AttributeError(f"module 'driver' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'driver' has no attribute {name!r}")
+    return getattr(import_module(_HOME.get(name, "broker.messages")), name)

@@ -5,10 +5,14 @@ from broker.records import Session
 from broker.store import Store
 
 
-def obstacle(store: Store, model: str) -> str | None:
-    """What keeps requests for this model ("" for any) from running now, in one sentence; None when nothing does."""
+def obstacle(store: Store, model: str, *, private: bool = False) -> str | None:
+    """What keeps requests for this model ("" for any) from running now, in one sentence; None when nothing does.
+
+    On a private broker nobody else can start what is missing, so there is no advice to do so.
+    """
     if not store.has_leader():
-        return "no driver is running: start one with `stoker driver` (or `stoker up`); the job waits"
+        advice = "" if private else ": start one with `stoker driver` (or `stoker up`)"
+        return f"no driver is running{advice}; the job waits"
     alive = [session for session in store.sessions.table() if _is_alive(session, store.settings.heartbeat_timeout)]
     able = [session for session in alive if model in ("", session.model)]
     if any(session.state == WorkerState.READY for session in able):
@@ -17,7 +21,8 @@ def obstacle(store: Store, model: str) -> str | None:
         return f"no worker for {_name(model)} is ready yet: {len(able)} still starting; the job waits"
     others = sorted({session.model for session in alive if session.model})
     served = f" (workers serve: {', '.join(others)})" if others else ""
-    return f"no worker for {_name(model)} is alive{served}: start one with `stoker worker`; the job waits"
+    advice = "" if private else ": start one with `stoker worker`"
+    return f"no worker for {_name(model)} is alive{served}{advice}; the job waits"
 
 
 def _is_alive(session: Session, timeout_s: float) -> bool:

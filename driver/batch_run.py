@@ -4,8 +4,8 @@ Neither a long file nor a slow GPU lets anything grow: what is not yet submitted
 written is trimmed from the ledger.
 """
 
+import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import BinaryIO
 
 import msgspec
 
+from broker.errors import BrokerUnavailableError, StokerError
 from broker.messages import Output
 from broker.patience import Patience
+from driver.batch_feed import BatchFeed
 from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
 from driver.client import Client
-from driver.feed import JobFeed
-from driver.job import Job
+
+logger = logging.getLogger("stoker")
 
 WINDOW = 2_048  # requests submitted and not yet answered
 RUN = 256  # lines read and submitted at a time
@@ -35,36 +37,6 @@ class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     completion_tokens: int
     obstacle: str | None
-
-
-class _Feed:
-    """The job of one model: the lines that wait for their outputs, and the reader of those."""
-
-    def __init__(self, client: Client, model: str) -> None:
-        self.model = model
-        self._insist = Patience()
-        self._feed = JobFeed(client.store.ledger, str(uuid.uuid4()), model, insist=self._insist)
-        self.job: Job = client.job(self._feed.job_id)
-        self.waiting: dict[int, BatchLine] = {}
-        self._stream = client.store.outputs(self._feed.job_id)
-
-    def add(self, lines: list[BatchLine]) -> None:
-        for index, line in enumerate(lines, start=self._feed.submitted):
-            self.waiting[index] = line
-        self._feed.add(line.request for line in lines)
-
-    def read(self, timeout_s: float) -> list[tuple[BatchLine, Output]]:
-        outputs = self._insist(lambda: self._stream.read(timeout_s))
-        return [(self.waiting.pop(output.index), output) for output in outputs]
-
-    def forget_read(self) -> None:
-        self._insist(self._stream.trim)
-
-    def keep_open(self) -> None:
-        self._feed.keep_open()
-
-    def seal(self) -> None:
-        self._feed.seal()
 
 
 class BatchRun:
@@ -89,7 +61,7 @@ class BatchRun:
         self._served = served
         self._window = window
         self._report = report
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[str, BatchFeed] = {}
         self._progress = BatchProgress(skipped=0, done=0, failed=0, completion_tokens=0, obstacle=None)
         self._heard_s = time.monotonic()
 
@@ -110,9 +82,15 @@ class BatchRun:
         return self._progress
 
     def cancel(self) -> None:
-        """Take what has no result yet out of the ledger; a later run does it."""
+        """Take what has no result yet out of the ledger, as far as it can be reached; a later run does it."""
         for feed in self._feeds.values():
-            feed.job.cancel()
+            try:
+                feed.cancel()
+            except BrokerUnavailableError as error:
+                logger.warning("what was submitted stays submitted: %s", error)
+                return  # nor would it answer for the others
+            except StokerError as error:
+                logger.warning("%s", error)
 
     def _seal(self) -> None:
         for feed in self._feeds.values():
@@ -140,7 +118,7 @@ class BatchRun:
                 by_model.setdefault(self._model or item.model or "", []).append(item)
         for model, lines in by_model.items():
             if model not in self._feeds:
-                self._feeds[model] = _Feed(self._client, model)
+                self._feeds[model] = BatchFeed(self._client, model)
             self._feeds[model].add(lines)
 
     def _refusal(self, line: BatchLine) -> BadLine | None:
@@ -156,40 +134,44 @@ class BatchRun:
         for feed in waiting:
             answers = feed.read(min(timeout_s, SHARED_POLL_S) if len(waiting) > 1 else timeout_s)
             for line, output in answers:
-                self._results.add_output(
-                    line,
-                    output,
-                    job_id=feed.job.id,
-                    model_name=feed.model or line.model or "",
-                    created=int(time.time()),
-                )
-                self._count(done=1, failed=int(is_failure(output)), tokens=output.usage.completion_tokens)
+                self._write(line, output, feed)
             if answers:
                 feed.forget_read()
                 heard = True
+        for feed in self._feeds.values():
+            feed.keep_open()
         self._mind_silence(heard or not waiting)
 
+    def _write(self, line: BatchLine, output: Output, feed: BatchFeed) -> None:
+        self._results.add_output(
+            line,
+            output,
+            job_id=feed.job_id,
+            model_name=feed.model or line.model or "",
+            created=int(time.time()),
+        )
+        self._count(done=1, failed=int(is_failure(output)), tokens=output.usage.completion_tokens)
+
     def _mind_silence(self, heard: bool) -> None:
-        """While nothing comes, find out why, and tell the ledger that this client is still there."""
+        """While nothing comes, find out why; a client that knows that nothing ever will raises."""
         now_s = time.monotonic()
         if heard:
             self._heard_s = now_s
-            self._count(obstacle=None)
+            self._set_obstacle(None)
         elif now_s - self._heard_s >= QUIET_S:
             self._heard_s = now_s
             silent = next(feed for feed in self._feeds.values() if feed.waiting)
-            self._count(obstacle=Patience()(lambda: self._client.obstacle(silent.model)))
-            for feed in self._feeds.values():
-                feed.keep_open()
+            self._set_obstacle(Patience()(lambda: self._client.obstacle(silent.model)))
 
-    def _count(
-        self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0, obstacle: str | None = ""
-    ) -> None:
+    def _set_obstacle(self, obstacle: str | None) -> None:
+        self._progress = msgspec.structs.replace(self._progress, obstacle=obstacle)
+
+    def _count(self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0) -> None:
         before = self._progress
-        self._progress = BatchProgress(
+        self._progress = msgspec.structs.replace(
+            before,
             skipped=before.skipped + skipped,
             done=before.done + done,
             failed=before.failed + failed,
             completion_tokens=before.completion_tokens + tokens,
-            obstacle=before.obstacle if obstacle == "" else obstacle,
         )

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from broker.errors import InvalidRequestError
+from broker import codec
+from broker.errors import InvalidRequestError, MessageError
 from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
+from broker.parameters import is_text, is_whole_number, shown
 from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -51,12 +53,10 @@ class Client:
             InvalidRequestError: no prompts, or one that cannot be run; names its place. Nothing is submitted.
             BrokerUnavailableError: Redis does not answer.
         """
-        if isinstance(prompts, str):
-            raise InvalidRequestError("prompts must be a list of prompts, not one string: submit([prompt])")
         requests = as_requests(prompts, params)
         feed = self.open_job(model=model, priority=priority, deadline=deadline)
         feed.add_and_seal(requests)
-        return Job(self.store, feed.job_id)
+        return self.job(feed.job_id)
 
     def open_job(self, *, model: str = "", priority: int = 0, deadline: float | None = None) -> JobFeed:
         """A new job to which requests are added bit by bit; seal it at the end.
@@ -69,7 +69,7 @@ class Client:
 
     def job(self, job_id: str) -> Job:
         """A handle on a job submitted earlier, by any process."""
-        return Job(self.store, job_id)
+        return Job(self.store, job_id, obstacle=self.obstacle)
 
     def workers(self) -> list[Session]:
         """The heartbeat table: one row a worker session.
@@ -108,35 +108,46 @@ def as_requests(
     Raises:
         InvalidRequestError: no prompts, or one that cannot be run; names its place.
     """
+    given: Any = prompts
+    if isinstance(given, str):
+        raise InvalidRequestError("prompts must be a list of prompts, not one string: submit([prompt])")
+    if not isinstance(given, Sequence):
+        raise InvalidRequestError(f"prompts must be a list of prompts, not {shown(given)}")
     if not prompts:
         raise InvalidRequestError("submit needs at least one prompt")
     requests: list[Request] = []
     for place, (prompt, own) in enumerate(zip(prompts, _spread(params, len(prompts)), strict=True)):
         try:
             requests.append(_as_request(prompt, own))
+            codec.encode(requests[-1])  # now, as the first runs would be sent before the one that fails
         except InvalidRequestError as error:
             raise type(error)(f"prompts[{place}]: {error}") from error
+        except MessageError as error:
+            raise InvalidRequestError(f"prompts[{place}]: {error}") from error
     return requests
 
 
 def _refuse_wrong_options(model: Any, priority: Any, deadline: Any) -> None:
     """What the ledger could not give back as it was must not get in: every driver would stumble over it."""
-    if not isinstance(model, str):
-        raise InvalidRequestError(f"model must be a name, not {_shown(model)}")
+    if not is_text(model):
+        raise InvalidRequestError(f"model must be a name, not {shown(model)}")
     if type(priority) is not int or abs(priority) > PRIORITY_LIMIT:
         raise InvalidRequestError(
-            f"priority must be a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {_shown(priority)}"
+            f"priority must be a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {shown(priority)}"
         )
     # The range check refuses NaN too.
     if deadline is not None and (type(deadline) not in (int, float) or not 0 < deadline <= DEADLINE_LIMIT_S):
         raise InvalidRequestError(
-            f"deadline must be above 0 and at most {DEADLINE_LIMIT_S} seconds, not {_shown(deadline)}"
+            f"deadline must be above 0 and at most {DEADLINE_LIMIT_S} seconds, not {shown(deadline)}"
         )
 
 
 def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Iterable[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    given: Any = params
+    if not isinstance(given, Sequence):
+        raise InvalidRequestError(f"params must be SamplingParams, or a list of them, not {shown(given)}")
     if len(params) != count:
         raise InvalidRequestError(f"give one SamplingParams, or one for each prompt: {len(params)} for {count} prompts")
     return params
@@ -147,15 +158,10 @@ def _as_request(prompt: Any, params: SamplingParams) -> Request:
         return prompt
     if isinstance(prompt, str):
         return Request(params=params, prompt=prompt)
-    if isinstance(prompt, Sequence) and prompt and all(type(item) is int for item in prompt):
-        return Request(params=params, input_ids=tuple(prompt))
+    if isinstance(prompt, Sequence) and prompt and all(is_whole_number(item) for item in prompt):
+        return Request(params=params, input_ids=tuple(int(item) for item in prompt))
     if isinstance(prompt, Sequence) and prompt and all(isinstance(item, (Mapping, ChatMessage)) for item in prompt):
         return Request(params=params, messages=chat_messages(prompt))
     raise InvalidRequestError(
-        f"a prompt is text, a list of token ids, or a list of chat messages, and not empty; not {_shown(prompt)}"
+        f"a prompt is text, a list of token ids, or a list of chat messages, and not empty; not {shown(prompt)}"
     )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

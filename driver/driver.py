@@ -8,34 +8,37 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import msgspec
+from typing import Any, Self, TypeVar
 
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
-from broker.errors import EmbeddedServerError, InvalidRequestError, JobNotFoundError
-from broker.messages import Choice, Output, Request, SamplingParams, TokenLogprob, WorkerState, chat_messages
+from broker.errors import EmbeddedServerError, JobNotFoundError
+from broker.messages import WorkerState
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
+from driver import availability
 from driver.client import Client
-from driver.errors import NotFinishedError, RequestFailedError, TaskNotFoundError, WorkerStartError
+from driver.deadline import Deadline
+from driver.errors import DriverStateError, NotFinishedError, TaskNotFoundError, WorkerStartError
 from driver.scalers.local import LocalWorkers
 from driver.service import DriverService
 from driver.settings import DriverSettings
+from driver.task import task_request, task_result
 
 logger = logging.getLogger("stoker")
 
 READY_TIMEOUT_S = 600.0
 READY_POLL_S = 0.1
-PROMPT_FIELDS = ("input_ids", "prompt", "messages")
-PARAMETER_NAMES = {"max_new_tokens": "max_tokens"} | {name: name for name in SamplingParams.__struct_fields__}
+SERVER_POLL_S = 1.0
+
+PartT = TypeVar("PartT")
 
 
 class Driver:
     """Starts a broker (unless one is given), a driver and workers on this machine. `start`, use, `stop`.
 
-    Every process that it starts ends with it.
+    Every process that it starts ends with it. Used before `start`, started twice, or started again after `stop`, it
+    raises a DriverStateError.
 
     Raises:
         ConfigurationError: a setting or an environment variable is wrong.
@@ -53,7 +56,9 @@ class Driver:
         self._worker_environment = dict(worker_environment or {})
         self._port = port
         self._kept_log_folder = log_folder
-        self._folder: Path | None = None
+        self._started = False
+        self._log_folder: Path | None = None
+        self._own_log_folder: Path | None = None
         self._server: EmbeddedServer | None = None
         self._client: Client | None = None
         self._workers: LocalWorkers | None = None
@@ -61,12 +66,12 @@ class Driver:
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._failure: WorkerStartError | None = None
+        self._waits_for_ready = False
 
     @property
     def client(self) -> Client:
         """A client of this driver's broker."""
-        assert self._client is not None, "start() the driver first"
-        return self._client
+        return _started(self._client)
 
     @property
     def broker_url(self) -> str:
@@ -76,8 +81,7 @@ class Driver:
     @property
     def log_folder(self) -> Path:
         """Where the workers' logs are."""
-        assert self._folder is not None, "start() the driver first"
-        return self._folder
+        return _started(self._log_folder)
 
     def start(self) -> Self:
         """Start everything; workers load their models in the background, and work waits for them.
@@ -86,6 +90,10 @@ class Driver:
             EmbeddedServerError: no broker was given and none could be started.
             BrokerUnavailableError: the given broker does not answer.
         """
+        self._refuse_stopped()
+        if self._started:
+            raise DriverStateError("this Driver was started before; make another one")
+        self._started = True
         try:
             self._start()
         except BaseException:
@@ -100,15 +108,32 @@ class Driver:
             WorkerStartError: a worker could not start; the message says why.
             NotFinishedError: they are not ready within `timeout` seconds (also a TimeoutError).
         """
-        assert self._workers is not None, "start() the driver first"
-        deadline_s = time.monotonic() + timeout
-        while (ready := self._ready_workers()) < self._workers.count:
-            self._raise_failure()
-            if time.monotonic() >= deadline_s:
-                raise NotFinishedError(f"{ready} of {self._workers.count} workers are ready after {timeout:g} s")
-            self._stopped.wait(READY_POLL_S)
-        self._raise_failure()
+        workers = _started(self._workers)
+        deadline = Deadline(timeout)
+        self._waits_for_ready = True
+        try:
+            while (ready := self._ready_workers(workers)) < workers.wanted:
+                self._note_failure(workers)
+                if self._failure is not None:
+                    raise self._failure
+                if deadline.is_over:
+                    raise NotFinishedError(f"{ready} of {workers.wanted} workers are ready after {timeout:g} s")
+                self._refuse_stopped()
+                self._stopped.wait(READY_POLL_S)
+        finally:
+            self._waits_for_ready = False
         return self
+
+    def check(self) -> None:
+        """Make sure that workers of this machine are left, or on their way.
+
+        Raises:
+            WorkerStartError: all have given up; the message says why. `scale_workers` tries again.
+        """
+        workers = _started(self._workers)
+        self._note_failure(workers)
+        if self._failure is not None and not workers.pids:
+            raise self._failure
 
     def submit_task(self, task: Mapping[str, Any]) -> str:
         """Submit one request: `input_ids`, `prompt` or `messages`, with `max_new_tokens`, `temperature`, `top_p`, ….
@@ -118,9 +143,7 @@ class Driver:
         Raises:
             InvalidRequestError: a field is unknown or its value does not fit.
         """
-        feed = self.client.open_job(model=self.settings.model)
-        feed.add_and_seal([_task_request(task)])
-        return feed.job_id
+        return self.client.submit([task_request(task)], model=self.settings.model).id
 
     def get_result(self, task_id: str, timeout: float | None = None) -> dict[str, Any]:
         """A task's result: `generated_text`, `input_ids`, `output_ids`, `worker_id`, `finish_reason`.
@@ -131,19 +154,22 @@ class Driver:
             TaskNotFoundError: no such task (also a KeyError).
             NotFinishedError: it is not done within `timeout` seconds (also a TimeoutError).
             RequestFailedError: it failed; `error_code` says why.
+            WorkerStartError: this machine's workers have given up, and there is no other.
         """
         try:
             output = self.client.job(task_id).get(timeout)[0]
         except JobNotFoundError as error:
             raise TaskNotFoundError(f"no task {task_id!r}") from error
-        return _task_result(output)
+        return task_result(output)
 
     def scale_workers(self, count: int) -> None:
         """Have `count` workers on this machine; surplus ones finish what they have first."""
         if count < 0:
             raise ValueError(f"count must not be negative, not {count}")
-        assert self._workers is not None, "start() the driver first"
-        self._workers.scale(count)
+        self._refuse_stopped()
+        workers = _started(self._workers)
+        self._failure = None
+        workers.scale(count)
 
     def stop(self) -> None:
         """Stop everything that was started: workers first, the broker last. Safe to call twice."""
@@ -159,8 +185,8 @@ class Driver:
             self._client.close()
         if self._server is not None:
             self._server.stop()
-        if self._folder is not None and self._kept_log_folder is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._own_log_folder is not None:
+            shutil.rmtree(self._own_log_folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -172,11 +198,11 @@ class Driver:
 
     def _start(self) -> None:
         broker = self._open_broker()
-        self._folder = self._kept_log_folder or Path(tempfile.mkdtemp(prefix="stoker-logs-"))
-        self._client = Client(settings=broker)
+        self._log_folder = self._make_log_folder()
+        self._client = _OwnClient(self, broker)
         self._client.store.check()
         self._service = DriverService(Store(broker), self.settings, SystemClock())
-        self._workers = LocalWorkers(self._environment(broker), self._folder)
+        self._workers = LocalWorkers(self._environment(broker), self._log_folder)
         self._workers.scale(self.settings.initial_worker_count)
         for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor)):
             thread = threading.Thread(target=target, name=f"stoker-{name}", daemon=True)
@@ -186,8 +212,19 @@ class Driver:
     def _open_broker(self) -> BrokerSettings:
         if self.settings.broker_url:
             return load_broker_settings(broker_url=self.settings.broker_url)
-        self._server = EmbeddedServer(port=self._port).start()
+        self._server = EmbeddedServer(port=self._port)  # known before it runs: an interrupt must find it
+        self._server.start()
         return load_broker_settings(broker_url=self._server.url)
+
+    def _make_log_folder(self) -> Path:
+        if self._kept_log_folder is not None:
+            folder = self._kept_log_folder
+        elif self._server is not None:
+            folder = self._server.folder / "logs"  # goes with the server's, also when this process is killed
+        else:
+            folder = self._own_log_folder = Path(tempfile.mkdtemp(prefix="stoker-logs-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _environment(self, broker: BrokerSettings) -> dict[str, str]:
         environment = {"STOKER_BROKER_URL": broker.broker_url, "STOKER_MODEL": self.settings.model}
@@ -196,14 +233,21 @@ class Driver:
         return environment | self._worker_environment
 
     def _monitor(self) -> None:
-        assert self._workers is not None
-        while not self._stopped.wait(min(self.settings.worker_monitor_interval, 1.0)):
+        workers = _started(self._workers)
+        look_at_s = 0.0
+        while not self._stopped.wait(min(self.settings.worker_monitor_interval, SERVER_POLL_S)):
             self._revive_server()
-            try:
-                self._workers.check()
-            except WorkerStartError as error:
-                self._failure = error
-                logger.error("a worker could not start: %s", error)  # noqa: TRY400 - the reason, not our stack
+            if time.monotonic() >= look_at_s:
+                look_at_s = time.monotonic() + self.settings.worker_monitor_interval
+                self._note_failure(workers)
+
+    def _note_failure(self, workers: LocalWorkers) -> None:
+        try:
+            workers.check()
+        except WorkerStartError as error:
+            self._failure = error
+            if workers.pids and not self._waits_for_ready:  # else whoever waits is told
+                logger.warning("a worker has given up; %d go on: %s", len(workers.pids), error)
 
     def _revive_server(self) -> None:
         try:
@@ -212,50 +256,31 @@ class Driver:
         except EmbeddedServerError as error:
             logger.warning("%s", error)
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def _refuse_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise DriverStateError("this Driver was stopped; make another one")
 
-    def _ready_workers(self) -> int:
-        return sum(session.state == WorkerState.READY for session in self.client.workers())
-
-
-def _task_request(task: Mapping[str, Any]) -> Request:
-    unknown = sorted(set(task) - set(PROMPT_FIELDS) - set(PARAMETER_NAMES))
-    if unknown:
-        known = ", ".join((*PROMPT_FIELDS, *PARAMETER_NAMES))
-        raise InvalidRequestError(f"unknown field {unknown[0]!r} in a task; the known ones are {known}")
-    params = SamplingParams(**{PARAMETER_NAMES[name]: task[name] for name in PARAMETER_NAMES if name in task})
-    input_ids, messages = task.get("input_ids"), task.get("messages")
-    return Request(
-        params=params,
-        prompt=task.get("prompt"),
-        input_ids=None if input_ids is None else tuple(int(token) for token in input_ids),
-        messages=None if messages is None else chat_messages(messages),
-        return_input_ids=True,
-    )
+    def _ready_workers(self, workers: LocalWorkers) -> int:
+        """Workers of this machine that are ready; a shared broker has others, too."""
+        own = workers.instances
+        return len({row.instance for row in self.client.workers() if row.state == WorkerState.READY} & own)
 
 
-def _task_result(output: Output) -> dict[str, Any]:
-    if output.error is not None:
-        raise RequestFailedError(output.error.code, output.error.message)
-    return {
-        **_text_fields(output),
-        "input_ids": list(output.input_ids or ()),
-        "worker_id": output.worker_id,
-        **({"choices": [_text_fields(choice) for choice in output.choices]} if output.choices else {}),
-    }
+class _OwnClient(Client):
+    """The client of a `Driver`: who waits on it learns that the workers have given up."""
+
+    def __init__(self, driver: Driver, settings: BrokerSettings) -> None:
+        super().__init__(settings=settings)
+        self._driver = driver
+
+    def obstacle(self, model: str = "") -> str | None:
+        reason = availability.obstacle(self.store, model, private=not self._driver.settings.broker_url)
+        if reason is not None:
+            self._driver.check()
+        return reason
 
 
-def _text_fields(text: Output | Choice) -> dict[str, Any]:
-    return {
-        "generated_text": text.text,
-        "output_ids": list(text.token_ids),
-        "finish_reason": str(text.finish_reason),
-        **({} if text.logprobs is None else {"logprobs": [_logprob_fields(item) for item in text.logprobs]}),
-    }
-
-
-def _logprob_fields(item: TokenLogprob) -> dict[str, Any]:
-    alternatives = [msgspec.structs.asdict(other) for other in item.alternatives]
-    return msgspec.structs.asdict(item) | {"alternatives": alternatives}
+def _started(part: PartT | None) -> PartT:
+    if part is None:
+        raise DriverStateError("this Driver is not started: call start(), or use it in a with-block")
+    return part

@@ -4,7 +4,8 @@ StokerError
 ├── RequestFailedError   a request has an output with an error instead of text
 ├── TaskNotFoundError    the facade knows no such task (also a KeyError)
 ├── NotFinishedError     a job or task is not done in time (also a TimeoutError)
-└── WorkerStartError     a local worker could not be started
+├── WorkerStartError     a local worker could not be started
+└── DriverStateError     a `Driver` is asked for what it cannot do now (also a RuntimeError)
 """
 
 from broker.errors import StokerError
@@ -37,3 +38,9 @@ class WorkerStartError(StokerError):
     """A worker on this machine could not be started; the message holds the last line of its log."""
 
     code = "worker_start_failed"
+
+
+class DriverStateError(StokerError, RuntimeError):
+    """A `Driver` is not started, was started before, or was stopped."""
+
+    code = "wrong_driver_state"

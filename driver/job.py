@@ -2,22 +2,27 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from broker.errors import StokerError
+from broker.errors import BrokerUnavailableError, StokerError
 from broker.messages import JobState, Output
 from broker.patience import Patience
 from broker.results import START
 from broker.store import Store
-from driver.availability import obstacle
+from driver import availability
+from driver.deadline import Deadline
 from driver.ending import end_pending
 from driver.errors import NotFinishedError
 
 logger = logging.getLogger("stoker")
 
 QUIET_S = 2.0  # after so long without an output, look for the reason
+
+ReplyT = TypeVar("ReplyT")
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +42,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Job:
     """A handle on a job in the ledger; any process with the id can make one."""
 
-    def __init__(self, store: Store, job_id: str) -> None:
+    def __init__(self, store: Store, job_id: str, *, obstacle: Callable[[str], str | None] | None = None) -> None:
+        """`obstacle` says what keeps a model's requests from running; it may raise when they never will."""
         self._store = store
+        self._obstacle = obstacle or partial(availability.obstacle, store)
         self.id = job_id
 
     def __repr__(self) -> str:
@@ -83,24 +90,31 @@ class Job:
 
         Raises:
             JobNotFoundError: no such job, or its results have expired.
-            BrokerUnavailableError: Redis does not answer at the start, or not within `timeout` seconds.
+            InvalidRequestError: `timeout` is no number.
+            BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
         """
-        deadline_s = None if timeout is None else time.monotonic() + timeout
-        insist = Patience(timeout)
+        deadline = Deadline(timeout)
         stream = self._store.outputs(self.id, START)
         record = self._store.queries.job(self.id)
-        watch = _SilenceWatch(self._store, record.model)
+        watch = _SilenceWatch(self._obstacle, record.model)
         seen = 0
+
+        def insist(call: Callable[[], ReplyT]) -> ReplyT:
+            try:
+                return Patience(deadline.left_s)(call)
+            except BrokerUnavailableError as error:
+                raise NotFinishedError(f"job {self.id} is not done after {timeout:g} s: {error}") from error
+
         while True:
-            outputs = insist(lambda: stream.read(_wait_s(deadline_s)))
+            outputs = insist(lambda: stream.read(_wait_s(deadline)))
             yield from outputs
             seen += len(outputs)
             if not outputs or seen >= record.submitted:
                 record = insist(lambda: self._store.queries.job(self.id))
             if record.state == JobState.DONE and (seen >= record.submitted or not insist(stream.has_more)):
                 return
-            if deadline_s is not None and time.monotonic() >= deadline_s:
+            if deadline.is_over:
                 raise NotFinishedError(self._late(timeout or 0.0, record.model))
             if outputs:
                 watch.heard()
@@ -135,18 +149,20 @@ class Job:
         return True
 
     def _late(self, timeout: float, model: str) -> str:
-        progress = self.progress()
-        reason = obstacle(self._store, model)
-        return f"job {self.id} is not done after {timeout:g} s: {progress.done} of {progress.total} requests are" + (
-            f"; {reason}" if reason else ""
-        )
+        late = f"job {self.id} is not done after {timeout:g} s"
+        try:
+            progress = self.progress()
+            reason = self._obstacle(model)
+        except BrokerUnavailableError as error:
+            return f"{late}: {error}"
+        return f"{late}: {progress.done} of {progress.total} requests are" + (f"; {reason}" if reason else "")
 
 
 class _SilenceWatch:
     """Warns when nothing comes, once for each reason."""
 
-    def __init__(self, store: Store, model: str) -> None:
-        self._store = store
+    def __init__(self, obstacle: Callable[[str], str | None], model: str) -> None:
+        self._obstacle = obstacle
         self._model = model
         self._heard_s = time.monotonic()
         self._said: str | None = None
@@ -159,12 +175,12 @@ class _SilenceWatch:
         if time.monotonic() - self._heard_s < QUIET_S:
             return
         self._heard_s = time.monotonic()
-        reason = obstacle(self._store, self._model)
+        reason = self._obstacle(self._model)
         if reason is not None and reason != self._said:
             logger.warning("%s", reason)
         self._said = reason
 
 
-def _wait_s(deadline_s: float | None) -> float:
-    left_s = QUIET_S / 4 if deadline_s is None else deadline_s - time.monotonic()
-    return max(0.0, min(left_s, QUIET_S / 4))
+def _wait_s(deadline: Deadline) -> float:
+    left_s = deadline.left_s
+    return QUIET_S / 4 if left_s is None else min(left_s, QUIET_S / 4)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from broker.messages import WorkerState
 from broker.queries import Queries
-from broker.records import JobRecord, Session
+from broker.records import Session, WaitingJob
 from driver.detector import DetectorLimits, Verdict, judge
 from driver.snapshot import JobView, Snapshot, WorkerView
 
@@ -12,6 +12,7 @@ from driver.snapshot import JobView, Snapshot, WorkerView
 WINDOW = 0.25
 SUSPECT_WINDOW = 256  # suspects stand at the front of the queue; look past them
 MAX_PENDING_READ = 4096  # of one job in one tick
+MAX_PAGE = 64  # jobs read together; the first pages are smaller, as one large job often fills all room
 
 
 def worker_views(sessions: Sequence[Session], limits: DetectorLimits) -> tuple[WorkerView, ...]:
@@ -23,26 +24,22 @@ def worker_views(sessions: Sequence[Session], limits: DetectorLimits) -> tuple[W
     )
 
 
-def observe(queries: Queries, jobs: Sequence[JobRecord], workers: tuple[WorkerView, ...], now_ms: int) -> Snapshot:
-    """Jobs that have pending requests to run, as far as the workers' room goes; oldest first."""
+def observe(queries: Queries, waiting: Sequence[WaitingJob], workers: tuple[WorkerView, ...]) -> Snapshot:
+    """The first of the waiting jobs that these workers serve, as far as the workers' room goes."""
+    models = {worker.model for worker in workers}
+    served = [job for job in waiting if job.model in models or (workers and not job.model)]
     room = sum(max(worker.free_slots, 0) for worker in workers)
     views: list[JobView] = []
-    for job in jobs:
-        if room <= 0:
-            break
-        if job.done >= job.submitted or is_over(job, now_ms):
-            continue
-        pending = queries.pending(job.id, min(room + SUSPECT_WINDOW, MAX_PENDING_READ))
-        if pending:
-            views.append(JobView(id=job.id, model=job.model, pending=pending))
-            if any(worker.serves(job.model) for worker in workers):
+    start, size = 0, 1
+    while room > 0 and start < len(served):
+        page = served[start : start + size]
+        start, size = start + size, min(2 * size, MAX_PAGE)
+        limit = min(room + SUSPECT_WINDOW, MAX_PENDING_READ)
+        for job, pending in zip(page, queries.pending_of([job.id for job in page], limit), strict=True):
+            if pending:
+                views.append(JobView(id=job.id, model=job.model, pending=pending))
                 room -= sum(request.attempts == 0 for request in pending)
     return Snapshot(jobs=tuple(views), workers=workers)
-
-
-def is_over(job: JobRecord, now_ms: int) -> bool:
-    """Whether a job's pending requests must not run any more."""
-    return job.cancelled or 0 < job.deadline_ms <= now_ms
 
 
 def _worker_view(session: Session) -> WorkerView:

@@ -1,7 +1,8 @@
 """Finishes what a crash left half done. Everything here may run twice, or stop at any line, and do no harm."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from celery import Celery
 from celery.exceptions import CeleryError
@@ -9,8 +10,9 @@ from kombu.exceptions import KombuError
 
 from broker.celery_app import send_batch
 from broker.closing import close_job
+from broker.errors import JobNotFoundError
 from broker.messages import JobState
-from broker.records import BatchRecord, JobRecord, Session
+from broker.records import BatchRecord, Session
 from broker.store import Store
 from driver.ending import end_pending
 
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 UNCLAIMED_AFTER_MS = 5_000  # a message this old that nobody has claimed may be lost; sending it again is harmless
 UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes the job itself, and sooner
+JOBS_PER_PASS = 200
+PAGES_PER_PASS = 8
 ABANDONED_AFTER_MS = 3_600_000  # an open job whose client has not been heard of for so long is sealed as it is
 
 
@@ -28,25 +32,34 @@ class Reconciler:
         self._store = store
         self._app = app
         self._resent_ms: dict[str, int] = {}
+        self._seen_jobs = 0
 
-    def reconcile(self, sessions: Sequence[Session], jobs: Sequence[JobRecord], now_ms: int) -> None:
-        """One pass over everything."""
+    def reconcile(self, sessions: Sequence[Session], now_ms: int) -> None:
+        """One pass: over everything in hand, and over the next of the open jobs."""
         self._resend_lost(sessions, now_ms)
         self._close_complete(now_ms)
+        self._seal_abandoned(now_ms)
+
+    def end_stopped(self, job_ids: Iterable[str]) -> None:
+        """Give outputs to what waits in jobs that are cancelled or past their deadline."""
+        for job_id in job_ids:
+            if not self._store.queries.pending_count(job_id):
+                continue
+            with contextlib.suppress(JobNotFoundError):
+                if self._store.queries.job(job_id).cancelled:
+                    code, message = "cancelled", "the job was cancelled"
+                else:
+                    code, message = "deadline_exceeded", "the job's deadline passed before it could run"
+                end_pending(self._store, job_id, code, message, pages=PAGES_PER_PASS)
+
+    def _seal_abandoned(self, now_ms: int) -> None:
+        """End open jobs whose client has vanished; a page of jobs at a time, from where the last pass ended."""
+        jobs = self._store.queries.open_jobs(self._seen_jobs, JOBS_PER_PASS)
+        self._seen_jobs = self._seen_jobs + JOBS_PER_PASS if len(jobs) == JOBS_PER_PASS else 0
         for job in jobs:
             if job.state == JobState.OPEN and now_ms - job.touched_ms > ABANDONED_AFTER_MS:
                 logger.warning("job %s: its client is gone; sealed with %d requests", job.id, job.submitted)
                 self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
-
-    def end_stopped(self, jobs: Sequence[JobRecord], now_ms: int) -> None:
-        """Give outputs to what waits in jobs that are cancelled or past their deadline."""
-        for job in jobs:
-            if job.done >= job.submitted:
-                continue
-            if job.cancelled:
-                end_pending(self._store, job.id, "cancelled", "the job was cancelled")
-            elif 0 < job.deadline_ms <= now_ms:
-                end_pending(self._store, job.id, "deadline_exceeded", "the job's deadline passed before it could run")
 
     def _resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
         """Send again what was assigned and never claimed: the driver died before sending, or the message was lost."""

@@ -1,11 +1,12 @@
 """Releases what a dead worker held. Everything here may run twice, or stop at any line, and do no harm."""
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
 import msgspec
 
-from broker.errors import JobNotFoundError
+from broker.errors import JobNotFoundError, MessageError
 from broker.messages import failed_output
 from broker.records import BatchRecord, Cause, QuarantinedRequest, Session
 from broker.store import Store
@@ -69,23 +70,27 @@ class Recovery:
             return
         index = indices[0]
         deaths = self._store.queries.attempts(batch.job, index) + 1
-        request = self._store.queries.request(batch.job, index)
-        if deaths < self._store.settings.max_attempts or request is None:
+        if deaths < self._store.settings.max_attempts:
             return
         reason = f"its worker died {deaths} times while running it, the last time alone: {session.reason}"
-        try:
-            model = self._store.queries.job(batch.job).model
-            entry = QuarantinedRequest(
-                job_id=batch.job,
-                index=index,
-                model=model,
-                request=request,
-                reason=reason,
-                at_ms=self._store.queries.server_time_ms(),
-            )
-            self._store.ledger.quarantine(entry)
-            output = failed_output(index, "worker_crash", reason, worker_id=session.worker)
+        output = failed_output(index, "worker_crash", reason, worker_id=session.worker)
+        # A request that does not decode, or whose job is gone, leaves no copy; it is given up all the same.
+        with contextlib.suppress(JobNotFoundError, MessageError):
+            self._keep_copy(batch.job, index, reason)
+        with contextlib.suppress(JobNotFoundError):
             self._store.ledger.commit(batch.id, batch.job, batch.session, [output])
-            logger.warning("job %s request %d is quarantined: %s", batch.job, index, reason)
-        except JobNotFoundError:
-            logger.info("job %s is gone", batch.job)
+        logger.warning("job %s request %d is given up: %s", batch.job, index, reason)
+
+    def _keep_copy(self, job_id: str, index: int, reason: str) -> None:
+        request = self._store.queries.request(job_id, index)
+        if request is None:
+            return
+        entry = QuarantinedRequest(
+            job_id=job_id,
+            index=index,
+            model=self._store.queries.job(job_id).model,
+            request=request,
+            reason=reason,
+            at_ms=self._store.queries.server_time_ms(),
+        )
+        self._store.ledger.quarantine(entry)

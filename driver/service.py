@@ -11,7 +11,6 @@ from broker.celery_app import create_app, send_batch
 from broker.clock import Clock
 from broker.errors import BrokerUnavailableError
 from broker.ledger import NotLeaderError
-from broker.records import JobRecord, Session
 from broker.store import Store
 from driver.detector import DetectorLimits
 from driver.observe import observe, worker_views
@@ -19,7 +18,7 @@ from driver.reconcile import Reconciler
 from driver.recovery import Recovery
 from driver.scheduler import BatchLimits, schedule
 from driver.settings import DriverSettings
-from driver.snapshot import Assignment
+from driver.snapshot import Assignment, WorkerView
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +52,7 @@ class DriverService:
         self._reconcile_at_s = float("-inf")
         self._trust_silence_at_s = float("-inf")
         self._outage = False
+        self._renewed_s = 0.0
         self._ticked_s: float | None = None  # the end of the last tick
         self._stopped = threading.Event()
         self.leads = False
@@ -84,16 +84,20 @@ class DriverService:
     def tick(self) -> int:
         """One round of a leader's work; a standby only tries to take the lead. Returns batches dispatched."""
         try:
-            leads = self._leadership.acquire_or_renew() > 0
-            if leads != self.leads:
-                logger.info("driver %s", "leads" if leads else "stands by")
-            self.leads = leads
-            return self._lead() if leads else 0
+            self._keep_lead()
+            return self._lead() if self.leads else 0
         except NotLeaderError:
             self.leads = False
             return 0
         finally:
             self._ticked_s = self._clock.now_s()
+
+    def _keep_lead(self) -> None:
+        leads = self._leadership.acquire_or_renew() > 0
+        self._renewed_s = self._clock.now_s()
+        if leads != self.leads:
+            logger.info("driver %s", "leads" if leads else "stands by")
+        self.leads = leads
 
     def _wait(self, tick_started_s: float) -> None:
         """Wait for the next tick: until something has changed, but not so short that a busy system does only this."""
@@ -107,24 +111,26 @@ class DriverService:
     def _lead(self) -> int:
         now_ms = self._store.queries.server_time_ms()
         sessions = self._store.sessions.table()
-        jobs = self._store.queries.open_jobs()
+        stopping = self._store.queries.stopping_jobs(now_ms)
         self._mind_stalls()
-        self._reconciler.end_stopped(jobs, now_ms)
+        self._reconciler.end_stopped(stopping)
         if self._is_reconciling_due():
             self._mind_restarts()
-            self._reconciler.reconcile(sessions, jobs, now_ms)
+            self._reconciler.reconcile(sessions, now_ms)
         if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):
             sessions = self._store.sessions.table()
-        return self._schedule(sessions, jobs, now_ms)
+        return self._schedule(worker_views(sessions, self._detector), stopping)
 
-    def _schedule(self, sessions: list[Session], jobs: list[JobRecord], now_ms: int) -> int:
-        workers = worker_views(sessions, self._detector)
-        if not jobs or not workers:
+    def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str]) -> int:
+        if not any(worker.has_room for worker in workers):
             return 0
-        snapshot = observe(self._store.queries, jobs, workers, now_ms)
+        waiting = [job for job in self._store.queries.waiting_jobs() if job.id not in stopping]
+        snapshot = observe(self._store.queries, waiting, workers)
         return sum(self._dispatch(assignment) for assignment in schedule(snapshot, self._limits))
 
     def _dispatch(self, assignment: Assignment) -> bool:
+        if self._clock.now_s() - self._renewed_s > LEASE_S / 3:
+            self._keep_lead()  # many dispatches in one tick must not outlast the lease
         batch_id = str(uuid.uuid4())
         assigned = self._store.ledger.assign(
             self._leadership.token,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from broker.environment import load
+from broker.environment import load, not_finite
 from broker.errors import ConfigurationError
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -51,6 +51,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
             if getattr(self, name) < least
         ]
+        problems += not_finite(self)
         if not self.model:
             problems.append("model must not be empty")
         if problems:

@@ -35,7 +35,7 @@ def _run() -> int:
     supervisor = Supervisor(store, settings, SystemClock(), os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: supervisor.stop())
-    lifeline.watch(os.environ, supervisor.stop)
+    lifeline.watch(os.environ, supervisor.abandon)
     gpus = usable_gpus(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     try:
         return supervisor.run(candidates(settings.device, settings.worker_name, gpus))

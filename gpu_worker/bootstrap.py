@@ -19,14 +19,14 @@ from celery.exceptions import SecurityWarning
 from broker import lifeline
 from broker.celery_app import create_app, worker_queue
 from broker.environment import PREFIX
-from broker.errors import BrokerUnavailableError, StokerError
+from broker.errors import BrokerUnavailableError, StokerError, WorkerNameTakenError
 from broker.keys import Keys
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from gpu_worker import tasks
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.catalog import create_engine
-from gpu_worker.exits import EXIT_CONFIGURATION, end_process
+from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_NAME_TAKEN, end_process
 from gpu_worker.runtime import Runtime
 from gpu_worker.settings import WorkerSettings, load_worker_settings
 from gpu_worker.telemetry import open_telemetry
@@ -76,7 +76,7 @@ class WorkerProcess:
             tasks.runtimes[:] = [runtime]
             runtime.start()
         except StokerError as error:
-            end_process(1 if error.retryable else EXIT_CONFIGURATION, str(error))
+            end_process(_exit_code(error), str(error))
 
     def on_shutdown(self, **_: Any) -> None:
         """End the session; whatever it still holds is given back."""
@@ -117,6 +117,12 @@ class WorkerProcess:
 
     def _load_engine(self) -> Engine:
         return create_engine(self._settings)
+
+
+def _exit_code(error: StokerError) -> int:
+    if isinstance(error, WorkerNameTakenError):
+        return EXIT_NAME_TAKEN
+    return 1 if error.retryable else EXIT_CONFIGURATION
 
 
 def _run_celery(app: Celery, settings: WorkerSettings) -> int:

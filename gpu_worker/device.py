@@ -59,6 +59,10 @@ def candidates(device: str, name: str, gpus: tuple[int, ...]) -> Iterator[Placem
         names = [full_name] if full_name else (f"cpu{i}@{host}" for i in range(MAX_CPU_WORKERS))
         yield from (Placement(name=item) for item in names)
         return
+    if full_name and device == "auto" and len(gpus) > 1:
+        # The name is what claims a device; one that says nothing of the device could be given twice.
+        there = ", ".join(map(str, gpus))
+        raise ConfigurationError(f"worker_name={name!r}: give --device too, as there are several GPUs ({there})")
     groups = [(index,) for index in gpus] if device == "auto" else [_parse(device, gpus)]
     for group in groups:
         yield Placement(name=full_name or f"gpu{'-'.join(map(str, group))}@{host}", gpus=group)

@@ -75,6 +75,13 @@ class EngineLoop:
                 return None
         return self._engine.cancel(request_id)
 
+    def withdraw_batch(self, batch_id: str) -> None:
+        """Drop all that a batch still has."""
+        with self._lock:
+            mine = [(key, waiting.index) for key, waiting in self._waiting.items() if key.startswith(f"{batch_id}/")]
+        for _, index in mine:
+            self.withdraw(batch_id, index)
+
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():

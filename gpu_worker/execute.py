@@ -13,7 +13,7 @@ from celery import Celery
 
 from broker.closing import close_job
 from broker.errors import JobNotFoundError
-from broker.messages import FinishReason, Output, OutputError
+from broker.messages import FinishReason, Output, OutputError, failed_output
 from broker.patience import Patience
 from broker.records import ClaimedBatch, ClaimedRequest
 from gpu_worker.engine.base import Completion
@@ -41,6 +41,12 @@ def execute_batch(app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> 
             logger.info("batch %s is not ours any more", batch_id)
         else:
             _Execution(app, runtime, ticket, claimed).run()
+    except Exception as error:
+        # A fault of ours. The ledger must not go on believing that the batch is being run.
+        logger.exception("batch %s failed", batch_id)
+        runtime.loop.withdraw_batch(batch_id)
+        runtime.note_failure(job_id, 0, f"{type(error).__name__}: {error}")
+        insist(lambda: runtime.store.ledger.release(batch_id, job_id, runtime.session_id, count_attempt=True))
     finally:
         runtime.in_hand.drop(ticket)
 
@@ -54,11 +60,13 @@ class _Execution:
         self._ledger = runtime.store.ledger
         self._ticket = ticket
         self._ids = (ticket.batch_id, ticket.job_id, runtime.session_id)
+        self._claimed = claimed
         self._open = {item.index: item for item in claimed.requests}
         self._end_s = float("inf") if claimed.deadline_s is None else time.monotonic() + claimed.deadline_s
         ticket.cancelled = claimed.cancelled
 
     def run(self) -> None:
+        self._commit(self._refused(index, why) for index, why in self._claimed.unreadable)
         if self._stop_error() is None:
             self._runtime.loop.submit(self._ticket.batch_id, tuple(self._open.values()), self._ticket.inbox)
         while self._open:
@@ -149,6 +157,9 @@ class _Execution:
             choices=completion.choices,
         )
 
+    def _refused(self, index: int, why: str) -> Output:
+        return failed_output(index, "invalid_message", why, worker_id=self._runtime.worker)
+
     def _commit(self, outputs: Iterable[Output]) -> None:
         ready = list(outputs)
         if not ready:
@@ -157,6 +168,8 @@ class _Execution:
             result = insist(lambda: self._ledger.commit(*self._ids, ready))
         except JobNotFoundError:
             logger.info("job %s is gone; %d outputs dropped", self._ticket.job_id, len(ready))
+            indices = [output.index for output in ready]
+            insist(lambda: self._ledger.release(*self._ids, count_attempt=False, indices=indices))
             return
         if result.job_done:
             self._close_job()

@@ -9,6 +9,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_ENGINE = 70  # EX_SOFTWARE of sysexits.h: the engine is lost
 EXIT_FENCED = 75  # EX_TEMPFAIL: the session was declared dead; a new one may start
+EXIT_NAME_TAKEN = 76  # another live worker has the name
 EXIT_CONFIGURATION = 78  # EX_CONFIG: starting again would fail again
 
 

@@ -30,7 +30,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "engine"
     device: str = "auto"  # auto, cpu, or cuda:N
     dtype: str = "auto"
-    max_batches: int = 8  # batches in flight that share the engine
+    max_batches: int = 64  # batches in flight that share the engine
     slots: int = 0
     kv_tokens: int = 0
     cache_dir: str = ""

@@ -12,18 +12,20 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.clock import Clock
+from broker.environment import PREFIX
 from broker.errors import BrokerUnavailableError, WorkerNameTakenError
 from broker.messages import WorkerState
-from broker.records import Cause
+from broker.records import Cause, Heartbeat
 from broker.store import Store
 from gpu_worker.child import Child
 from gpu_worker.device import Placement
-from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_FENCED, describe_exit
+from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_FENCED, EXIT_NAME_TAKEN, describe_exit
 from gpu_worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 EXIT_GIVEN_UP = 1
+INSTANCE = PREFIX + "INTERNAL_INSTANCE"
 BACKOFF_LIMIT_S = 30.0
 HEALTHY_AFTER_S = 60.0  # a child that lived this long ends a row of crashes
 KILL_GRACE_S = 10.0  # beyond drain_timeout
@@ -41,7 +43,9 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._environ = environ
-        self._instance = uuid.uuid4().hex
+        # Who starts a supervisor may choose this name for its life, and so know its sessions.
+        self._instance = environ.get(INSTANCE) or uuid.uuid4().hex
+        self._reservation = ""
         self._stopping = threading.Event()
         self._child: Child | None = None
         self._crashes = 0
@@ -52,13 +56,20 @@ class Supervisor:
         if self._child is not None:
             self._child.terminate()
 
+    def abandon(self) -> None:
+        """End the worker at once: whoever wanted it is gone, and perhaps the broker too."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+
     def run(self, placements: Iterable[Placement]) -> int:
         """Run the worker on the first placement whose name is free. Returns the exit code.
 
         Raises:
             WorkerNameTakenError: no placement's name is free.
         """
-        placement = self._reserve(list(placements))
+        choices = list(placements)
+        placement = self._reserve(choices)
         while not self._stopping.is_set():
             started_s = self._clock.now_s()
             child = self._start(placement)
@@ -68,7 +79,9 @@ class Supervisor:
                 return 0
             if code in (0, EXIT_CONFIGURATION):
                 return code
-            if not self._back_off(placement.name, child, code, self._clock.now_s() - started_s):
+            if code == EXIT_NAME_TAKEN:  # lost while nobody could beat for it, as in an outage of Redis
+                placement = self._reserve(choices)
+            elif not self._back_off(placement.name, child, code, self._clock.now_s() - started_s):
                 return EXIT_GIVEN_UP
         return 0
 
@@ -79,7 +92,7 @@ class Supervisor:
         while True:
             for placement in placements:
                 with contextlib.suppress(WorkerNameTakenError):
-                    self._store.sessions.open(uuid.uuid4().hex, placement.name, self._instance, {"pid": os.getpid()})
+                    self._hold(placement.name)
                     return placement
             if self._clock.now_s() >= give_up_s or self._stopping.is_set():
                 names = ", ".join(placement.name for placement in placements[:4])
@@ -87,6 +100,16 @@ class Supervisor:
                     f"a live worker already has {names}: choose another --name or --device, or stop that worker"
                 )
             self._stopping.wait(RESERVE_RETRY_S)
+
+    def _hold(self, worker: str) -> None:
+        """Open a session that only keeps the name, while there is no child or it has not opened its own."""
+        self._reservation = uuid.uuid4().hex
+        self._store.sessions.open(self._reservation, worker, self._instance, {"pid": os.getpid()})
+
+    def _keep(self, worker: str) -> None:
+        """Beat for the reservation; once the child's session has replaced it, this changes nothing."""
+        with contextlib.suppress(BrokerUnavailableError):
+            self._store.sessions.beat(self._reservation, worker, Heartbeat(state=WorkerState.STARTING))
 
     def _start(self, placement: Placement) -> Child:
         child = self._child = Child(placement, self._instance, self._environ)
@@ -105,6 +128,7 @@ class Supervisor:
                 kill_at_s = min(kill_at_s, now_s + self._settings.drain_timeout + KILL_GRACE_S)
             elif now_s >= look_at_s:
                 look_at_s = now_s + WATCH_S
+                self._keep(worker)
                 is_fenced = self._dead_session(worker) not in (None, before)
                 kill_at_s = min(kill_at_s, now_s + FENCED_GRACE_S) if is_fenced else float("inf")
             if now_s >= kill_at_s:
@@ -113,9 +137,9 @@ class Supervisor:
         return code
 
     def _dead_session(self, worker: str) -> str | None:
-        """The worker's latest session if that is declared dead; None when it lives, or nobody can tell."""
+        """Our latest session of this name if that is declared dead; None when it lives, or nobody can tell."""
         try:
-            session_id = self._store.sessions.current(worker)
+            session_id = self._store.sessions.current(worker, instance=self._instance)
             if session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD):
                 return session_id
         except BrokerUnavailableError:
@@ -124,12 +148,14 @@ class Supervisor:
 
     def _report_end(self, worker: str, code: int) -> None:
         """Declare the child's session dead now, so that its work starts elsewhere without waiting for a timeout."""
+        # Asked to end, or already declared dead: that is nobody's fault.
+        blameless = self._stopping.is_set() or code in (0, EXIT_FENCED, EXIT_NAME_TAKEN)
+        cause = Cause.STOPPED if blameless else Cause.CRASHED
+        reason = f"its process ended with {describe_exit(code)}"
         try:
-            session_id = self._store.sessions.current(worker)
+            session_id = self._store.sessions.current(worker, instance=self._instance)
             if session_id is not None:
-                # Asked to end, or already declared dead: that is nobody's fault.
-                cause = Cause.STOPPED if code in (0, EXIT_FENCED) else Cause.CRASHED
-                self._store.sessions.expire(session_id, cause, f"its process ended with {describe_exit(code)}")
+                self._store.sessions.expire(session_id, cause, reason, instance=self._instance)
         except BrokerUnavailableError as error:
             logger.warning("could not report the end of %s: %s", worker, error)
 
@@ -143,5 +169,14 @@ class Supervisor:
         # A single crash is mostly over with the process: start again at once. The next ones are a pattern.
         delay_s = min(self._settings.restart_backoff * 2 ** (self._crashes - 2), BACKOFF_LIMIT_S) * (self._crashes > 1)
         logger.warning("%s ended with %s; restarting in %.1f s%s", worker, describe_exit(code), delay_s, last)
-        self._stopping.wait(delay_s)
+        self._pause(worker, delay_s)
         return True
+
+    def _pause(self, worker: str, seconds: float) -> None:
+        """Wait, and keep the name meanwhile: another worker must not take the device between two lives of ours."""
+        until_s = self._clock.now_s() + seconds
+        with contextlib.suppress(BrokerUnavailableError, WorkerNameTakenError):
+            self._hold(worker)
+        while (left_s := until_s - self._clock.now_s()) > 0 and not self._stopping.is_set():
+            self._keep(worker)
+            self._stopping.wait(min(left_s, WATCH_S))

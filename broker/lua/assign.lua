@@ -4,6 +4,7 @@
 -- are left out, so a decision made on a stale snapshot does no harm.
 --
 -- KEYS 1 leader  2 session  3 session batches  4 batch  5 batch requests  6 job  7 pending  8 assigned  9 costs
+--      10 waiting
 -- ARGV 1 leader token  2 session id  3 batch id  4 job id  5 isolated (0|1: suspects, alone on their worker)
 --      then: request indices
 -- Returns requests assigned (0: none was left, no batch made); -1 not the leader; -2 the session takes no work.
@@ -24,6 +25,9 @@ for i = 6, #ARGV do
     count = count + 1
     tokens = tokens + cost
   end
+end
+if redis.call('EXISTS', KEYS[7]) == 0 then
+  redis.call('ZREM', KEYS[10], ARGV[4] .. ' ' .. (redis.call('HGET', KEYS[6], 'model') or ''))
 end
 if count == 0 then return 0 end
 

@@ -5,11 +5,11 @@
 -- not be alive: by the bit its late output does no harm, and may even save work.
 --
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 assigned  6 committed  7 outputs  8 batch requests  9 session
---      10 closing  11 wake  12 attempts  13 checkpoints
+--      10 closing  11 wake  12 attempts  13 checkpoints  14 waiting
 -- ARGV 1 job id  then, for each output: index, payload, failed (0|1), prompt tokens, completion tokens
 -- Returns {accepted, dropped, job done (0|1)}; nil when the job is unknown.
 
-local job = redis.call('HMGET', KEYS[1], 'submitted', 'state', 'done')
+local job = redis.call('HMGET', KEYS[1], 'submitted', 'state', 'done', 'model')
 if not job[1] then return nil end
 local submitted = tonumber(job[1])
 local session_alive = redis.call('EXISTS', KEYS[9]) == 1
@@ -43,6 +43,7 @@ for i = 2, #ARGV, 5 do
   end
 end
 
+if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('ZREM', KEYS[14], ARGV[1] .. ' ' .. job[4]) end
 local done = redis.call('HINCRBY', KEYS[1], 'done', accepted)
 redis.call('HINCRBY', KEYS[1], 'failed', failed)
 redis.call('HINCRBY', KEYS[1], 'dropped', dropped)

@@ -5,10 +5,12 @@
 --
 -- KEYS 1 session  2 sessions  3 wake
 -- ARGV 1 session id  2 reason  3 beat that was judged, in ms ('' for none)  4 cause (crashed, hung, lost, stopped)
--- Returns 1 when this call killed the session, 0 when it was dead before, gone, or has beaten since.
+--      5 instance that the session must be of ('' for any): a supervisor speaks for its own process only
+-- Returns 1 when this call killed the session, 0 when it was dead before, gone, another's, or has beaten since.
 
-local state = redis.call('HGET', KEYS[1], 'state')
-if not state or state == 'dead' then return 0 end
+local session = redis.call('HMGET', KEYS[1], 'state', 'instance')
+if not session[1] or session[1] == 'dead' then return 0 end
+if ARGV[5] ~= '' and session[2] ~= ARGV[5] then return 0 end
 if ARGV[3] ~= '' then
   local beat = redis.call('ZSCORE', KEYS[2], ARGV[1])
   if beat and tonumber(beat) > tonumber(ARGV[3]) then return 0 end

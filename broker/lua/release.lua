@@ -4,8 +4,8 @@
 -- if the batch had been claimed: a request that never ran has harmed nobody.
 --
 -- KEYS 1 batch  2 batch requests  3 session  4 session batches  5 pending  6 assigned  7 committed  8 attempts
---      9 wake
--- ARGV 1 batch id  2 session id  3 count an attempt (0|1)  then: request indices (none: all, and the batch ends)
+--      9 wake  10 job  11 waiting
+-- ARGV 1 batch id  2 session id  3 count an attempt (0|1)  4 job id  then: request indices (none: all, and the batch ends)
 -- Returns requests made pending; -1 when the batch is not this session's (any more).
 
 local batch = redis.call('HMGET', KEYS[1], 'session', 'state', 'isolated')
@@ -17,7 +17,7 @@ end
 local session_alive = redis.call('EXISTS', KEYS[3]) == 1
 local count_attempt = ARGV[3] == '1' and batch[2] == 'claimed'
 local indices = {}
-for i = 4, #ARGV do indices[#indices + 1] = ARGV[i] end
+for i = 5, #ARGV do indices[#indices + 1] = ARGV[i] end
 if #indices == 0 then indices = redis.call('HKEYS', KEYS[2]) end
 
 local released = 0
@@ -27,6 +27,7 @@ for _, index in ipairs(indices) do
     redis.call('HDEL', KEYS[2], index)
     if session_alive then
       redis.call('HINCRBY', KEYS[3], 'inhand_requests', -1)
+      -- `-cost` of a zero would be sent as "-0", which Redis 7 refuses.
       redis.call('HINCRBY', KEYS[3], 'inhand_tokens', 0 - cost)
     end
     if redis.call('HGET', KEYS[6], index) == ARGV[1] and redis.call('GETBIT', KEYS[7], index) == 0 then
@@ -38,7 +39,11 @@ for _, index in ipairs(indices) do
   end
 end
 
-if #ARGV == 3 then
+if released > 0 then
+  local job = redis.call('HMGET', KEYS[10], 'place', 'model')
+  if job[1] then redis.call('ZADD', KEYS[11], job[1], ARGV[4] .. ' ' .. job[2]) end
+end
+if #ARGV == 4 then
   redis.call('DEL', KEYS[1], KEYS[2])
   redis.call('SREM', KEYS[4], ARGV[1])
   if session_alive then redis.call('HINCRBY', KEYS[3], 'isolated', 0 - batch[3]) end

@@ -3,7 +3,7 @@
 -- A run names its place (offset), so the same call sent twice changes nothing. A job is complete only once it is
 -- sealed: `last` says that no request follows. An empty run keeps an open job alive, or seals it.
 --
--- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing
+-- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing  8 waiting  9 stopping
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  then, for each request: payload, cost in tokens
 -- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests.
@@ -20,8 +20,10 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'id', ARGV[1], 'model', ARGV[2], 'priority', ARGV[3], 'state', 'open',
     'submitted', 0, 'done', 0, 'failed', 0, 'dropped', 0, 'prompt_tokens', 0, 'completion_tokens', 0,
     'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0,
-    'deadline_ms', string.format('%.0f', deadline))
+    'deadline_ms', string.format('%.0f', deadline),
+    'place', string.format('%.0f', now - ARGV[3] * 10000000000000))
   redis.call('ZADD', KEYS[5], now, ARGV[1])
+  if deadline > 0 then redis.call('ZADD', KEYS[9], string.format('%.0f', deadline), ARGV[1]) end
 end
 
 local submitted = tonumber(redis.call('HGET', KEYS[1], 'submitted'))
@@ -41,6 +43,10 @@ for i = 1, count do
 end
 submitted = math.max(submitted, offset + count)
 redis.call('HSET', KEYS[1], 'submitted', submitted, 'touched_ms', now)
+if redis.call('EXISTS', KEYS[4]) == 1 then
+  local job = redis.call('HMGET', KEYS[1], 'place', 'model')
+  redis.call('ZADD', KEYS[8], job[1], ARGV[1] .. ' ' .. job[2])
+end
 
 if ARGV[5] == '1' then
   redis.call('HSET', KEYS[1], 'state', 'running')

@@ -13,7 +13,6 @@ from driver.cli import batch, drain, flower, generate, quarantine, roles, status
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 3
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="stoker",
@@ -49,8 +48,8 @@ def root(
     """Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 the broker does not answer, 130 interrupted."""
 
 
-def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 something failed, 2 usage, 3 no broker, 130 interrupted."""
+def run() -> None:
+    """Run the command line; an interrupt is the caller's."""
     logging.basicConfig(level=logging.WARNING, format="stoker: %(message)s", stream=sys.stderr)
     try:
         app()
@@ -60,8 +59,6 @@ def main() -> None:
     except OSError as error:
         typer.echo(f"stoker: error: {error}", err=True)
         sys.exit(EXIT_USAGE if error.filename else EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
 
 
 def _exit_code(error: StokerError) -> int:

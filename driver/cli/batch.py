@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from broker.errors import ConfigurationError
 from driver.batch_file import BatchOutput, read_batch
 from driver.batch_run import BatchProgress, BatchRun
 from driver.cli.local import local_driver
@@ -35,6 +36,7 @@ def batch(
     interrupt_on_sigterm()
     if local and broker is not None:
         raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
+    _refuse_stream(source)
     total = count_lines(source)
     with BatchOutput(source, target, errors) as results:
         if _is_answered(source, results):
@@ -52,6 +54,11 @@ def batch(
         failed = summary.failed + results.failed_before
     if failed:
         raise typer.Exit(1)
+
+
+def _refuse_stream(source: Path) -> None:
+    if source.exists() and not source.is_file():
+        raise ConfigurationError(f"{source} is no regular file; it is read more than once: write it to a file first")
 
 
 def _is_answered(source: Path, results: BatchOutput) -> bool:

@@ -7,7 +7,7 @@ import typer
 
 from broker.errors import InvalidRequestError
 from broker.messages import WorkerState
-from driver.cli.options import Broker
+from driver.cli.options import Broker, seconds
 from driver.client import Client
 from driver.errors import NotFinishedError
 
@@ -17,7 +17,7 @@ POLL_S = 0.2
 def drain(
     worker: Annotated[str, typer.Argument(help="The worker's name, as `stoker status` shows it.")],
     wait: Annotated[bool, typer.Option(help="Wait until the worker has ended.")] = True,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 120.0,
+    timeout: Annotated[float, typer.Option(callback=seconds, help="Seconds to wait.")] = 120.0,
     broker: Broker = None,
 ) -> None:
     """Let a worker finish what it has, give back what it cannot finish in time, and end."""

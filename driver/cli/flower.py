@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def flower(
     broker: Broker = None,
     address: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 5555,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5555,
     basic_auth: Annotated[str | None, typer.Option(help="user:password for the web page.", show_default=False)] = None,
 ) -> None:
     """Run Flower: each worker by its GPU's name, and every batch as a task."""

@@ -1,13 +1,15 @@
 """`stoker generate`: one prompt, its answer on standard output."""
 
+import contextlib
 import sys
 from typing import Annotated
 
 import typer
 
+from broker.errors import InvalidRequestError, StokerError
 from broker.messages import Output, SamplingParams
 from driver.cli.local import local_driver
-from driver.cli.options import Broker, Engine, Model
+from driver.cli.options import Broker, Engine, Model, seconds
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client, Prompt
 from driver.errors import RequestFailedError
@@ -21,7 +23,9 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.", show_default=False)] = None,
     system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds to wait.", show_default="no limit")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(callback=seconds, help="Seconds to wait.", show_default="no limit")
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="Bring a broker, a driver and a worker for this run.")] = False,
     model: Model = None,
     engine: Engine = None,
@@ -29,7 +33,7 @@ def generate(
 ) -> None:
     """Generate from one prompt."""
     interrupt_on_sigterm()
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     turns = [{"role": "system", "content": system}] if system else []
     content: Prompt = text if raw else [*turns, {"role": "user", "content": text}]
@@ -41,13 +45,21 @@ def generate(
     typer.echo(output.text)
 
 
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
 def _generate(client: Client, prompt: Prompt, params: SamplingParams, model: str, timeout: float | None) -> Output:
     client.store.check()
     job = client.submit([prompt], params, model=model)
     try:
         output = job.get(timeout)[0]
     except BaseException:
-        job.cancel()
+        with contextlib.suppress(StokerError):  # it must not hide why this ends
+            job.cancel()
         raise
     if output.error is not None:
         raise RequestFailedError(output.error.code, output.error.message)

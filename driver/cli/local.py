@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
+from driver.cli.signals import ignore_interrupts, interrupt_once
 from driver.driver import Driver
 from driver.settings import load_driver_settings
 
@@ -15,14 +17,16 @@ def local_driver(
     *, model: str | None, workers: int, engine: str | None, log_folder: Path | None = None
 ) -> Generator[Driver]:
     """A ready driver with its own broker and workers; everything ends with the block."""
+    interrupt_once()
     console = Console(stderr=True)
     settings = load_driver_settings(model=model, initial_worker_count=workers, engine=engine, broker_url="")
     driver = Driver(settings, log_folder=log_folder)
     try:
-        with console.status(f"starting: broker, driver, {_count(workers)}, loading {settings.model} …"):
+        with console.status(f"starting: broker, driver, {_count(workers)}, loading {escape(settings.model)} …"):
             driver.start().wait_until_ready()
         yield driver
     finally:
+        ignore_interrupts()
         with console.status("stopping …"):
             driver.stop()
 

@@ -5,6 +5,14 @@ from typing import Annotated
 
 import typer
 
+
+def seconds(value: float | None) -> float | None:
+    """Refuse what is no time to wait: NaN passes every comparison."""
+    if value is not None and not value >= 0:
+        raise typer.BadParameter("must be a number of seconds, 0 or more")
+    return value
+
+
 Broker = Annotated[
     str | None,
     typer.Option(help="Redis URL; default $STOKER_BROKER_URL, else the broker of `stoker up`.", show_default=False),

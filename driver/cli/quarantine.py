@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from broker.errors import InvalidRequestError
 from broker.ledger import quarantine_name
@@ -28,11 +29,7 @@ def quarantine(context: typer.Context, broker: Broker = None) -> None:
     if not entries:
         typer.echo("nothing is quarantined")
         return
-    table = Table("request", "when", "reason", "prompt", box=None)
-    for entry in entries:
-        when = datetime.fromtimestamp(entry.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(quarantine_name(entry), when, entry.reason, _shown(entry))
-    Console().print(table)
+    Console().print(_table(entries))
 
 
 @app.command("retry")
@@ -48,6 +45,15 @@ def retry(
     entry = entries[name]
     job = client.submit([entry.request], model=entry.model)
     typer.echo(f"submitted as job {job.id}")
+
+
+def _table(entries: list[QuarantinedRequest]) -> Table:
+    table = Table("request", "when", "reason", "prompt", box=None)
+    for entry in entries:
+        when = datetime.fromtimestamp(entry.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        cells = (quarantine_name(entry), when, entry.reason, _shown(entry))
+        table.add_row(*(Text(cell) for cell in cells))  # in a plain string, brackets would be rich's markup
+    return table
 
 
 def _shown(entry: QuarantinedRequest) -> str:

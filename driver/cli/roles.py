@@ -50,7 +50,10 @@ def worker(
     ] = None,
     engine: Engine = None,
 ) -> None:
-    """Run a worker on one device: it loads the model and keeps it. SIGTERM and Ctrl-C finish what is in hand first."""
+    """Run a worker on one device: it loads the model and keeps it. SIGTERM and Ctrl-C finish what is in hand first.
+
+    Exit codes: 0 stopped or drained, 1 given up, 3 the broker does not answer, 78 wrong configuration of the worker.
+    """
     if importlib.util.find_spec("psutil") is None:
         raise ConfigurationError("the worker is not installed: pip install 'stoker[worker]'")
     options = {
@@ -64,5 +67,6 @@ def worker(
     }
     environment = {**os.environ, **{variable: value for variable, value in options.items() if value is not None}}
     environment.setdefault("STOKER_LOG_LEVEL", "INFO")
+    Store(load_broker_settings(broker_url=broker)).check().close()  # the usual exit codes for what every command needs
     # The worker takes this process's place: signals and the exit code are its own.
     os.execve(sys.executable, [sys.executable, "-m", "gpu_worker"], environment)  # noqa: S606

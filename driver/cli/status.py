@@ -7,6 +7,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from broker.records import JobRecord, Session
 from driver.cli.options import Broker
@@ -45,19 +46,20 @@ def _print(
     client: Client, has_driver: bool, sessions: list[Session], jobs: list[JobRecord], obstacle: str | None
 ) -> None:
     console = Console()
-    console.print(f"broker  {client.store.settings.masked_url}", highlight=False)
+    console.print(Text(f"broker  {client.store.settings.masked_url}"))
     console.print(f"driver  {'leads' if has_driver else 'none'}", highlight=False)
     console.print(_worker_table(sessions) if sessions else "workers none")
     console.print(_job_table(jobs) if jobs else "jobs    none open")
     if obstacle:
-        console.print(f"note    {obstacle}", highlight=False, style="yellow")
+        console.print(Text(f"note    {obstacle}", style="yellow"))
 
 
 def _worker_table(sessions: list[Session]) -> Table:
     table = Table("worker", "state", "model", "requests", "slots", "tokens", "beat", "device", box=None)
     for row in sessions:
         state = f"{row.state}: {row.reason}" if row.reason else row.state
-        table.add_row(
+        _add_row(
+            table,
             row.worker,
             state,
             row.model,
@@ -70,6 +72,11 @@ def _worker_table(sessions: list[Session]) -> Table:
     return table
 
 
+def _add_row(table: Table, *cells: str) -> None:
+    """Add cells as they are: in a plain string, brackets would be rich's markup."""
+    table.add_row(*(Text(cell) for cell in cells))
+
+
 def _telemetry(row: Session) -> str:
     readings = json.loads(row.telemetry)
     return ", ".join(f"{name} {value}" for name, value in readings.items() if not isinstance(value, dict))
@@ -78,7 +85,8 @@ def _telemetry(row: Session) -> str:
 def _job_table(jobs: list[JobRecord]) -> Table:
     table = Table("job", "state", "model", "done", "failed", "of", "tokens", box=None)
     for job in jobs:
-        table.add_row(
+        _add_row(
+            table,
             job.id,
             "cancelled" if job.cancelled else str(job.state),
             job.model or "any",

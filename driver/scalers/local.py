@@ -1,16 +1,42 @@
 """Workers as processes of this machine, each `python -m gpu_worker` with a log file of its own."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker.lifeline import Lifeline
-from driver.errors import WorkerStartError
+from driver.errors import DriverStateError, WorkerStartError
 
 STOP_TIMEOUT_S = 45.0  # above a worker's drain_timeout and what it takes to end
+INSTANCE_VARIABLE = "STOKER_INTERNAL_INSTANCE"
+# What a worker's log puts before the message: who speaks, or time, process and level.
+LOG_PREFIX = re.compile(r"^(stoker worker: |\S+ \S+ (\S+ )?(DEBUG|INFO|WARNING|ERROR|CRITICAL) )")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalWorker:
+    """A worker's supervisor: the process, its log, and the id under which its sessions are known."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    instance: str
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it ended by itself, and with an error."""
+        return (self.process.poll() or 0) > 0
+
+    @property
+    def reason(self) -> str:
+        """Why it ended: the last line of its log."""
+        line = LOG_PREFIX.sub("", last_line(self.log))
+        return line or f"a worker ended with exit code {self.process.returncode}"
 
 
 class LocalWorkers:
@@ -19,65 +45,77 @@ class LocalWorkers:
     def __init__(self, environment: Mapping[str, str], log_folder: Path) -> None:
         self._environment = environment
         self._log_folder = log_folder
-        self._processes: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._workers: list[LocalWorker] = []
         self._lifeline = Lifeline()
         self._lock = threading.Lock()
         self._started = 0
-
-    @property
-    def count(self) -> int:
-        """Workers that should be running."""
-        return len(self._processes)
+        self._stopped = False
+        self.wanted = 0
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers' supervisors."""
-        return [process.pid for process, _ in self._processes]
+        return [worker.process.pid for worker in self._workers]
+
+    @property
+    def instances(self) -> set[str]:
+        """The ids under which the workers' sessions are known."""
+        return {worker.instance for worker in self._workers}
 
     def scale(self, wanted: int) -> None:
-        """Start workers, or drain the youngest, until `wanted` run."""
+        """Start workers, or drain the youngest, until `wanted` run.
+
+        Raises:
+            DriverStateError: they were stopped.
+        """
         with self._lock:
-            while len(self._processes) < wanted:
+            if self._stopped:
+                raise DriverStateError("the workers were stopped; make a new Driver")
+            self.wanted = wanted
+            while len(self._workers) < wanted:
                 self._start()
-            surplus = [self._processes.pop() for _ in range(len(self._processes) - wanted)]
+            surplus = [self._workers.pop() for _ in range(len(self._workers) - wanted)]
         _end(surplus)
 
     def check(self) -> None:
         """Replace workers whose supervisor was killed.
 
         Raises:
-            WorkerStartError: a worker gave up by itself; the message holds the last line of its log.
+            WorkerStartError: workers gave up by themselves; the message holds the last line of each one's log.
         """
         with self._lock:
-            ended = [item for item in self._processes if item[0].poll() is not None]
-            for item in ended:
-                self._processes.remove(item)
-            killed = [item for item in ended if item[0].returncode < 0]
-            for _ in killed:
+            ended = [worker for worker in self._workers if worker.process.poll() is not None]
+            for worker in ended:
+                self._workers.remove(worker)
+            for _ in [worker for worker in ended if worker.process.returncode < 0]:
                 self._start()
-        for process, log in ended:
-            if process.returncode > 0:
-                raise WorkerStartError(last_line(log) or f"a worker ended with exit code {process.returncode}")
+        reasons = dict.fromkeys(worker.reason for worker in ended if worker.has_given_up)
+        if reasons:
+            raise WorkerStartError("; ".join(reasons))
 
     def stop(self) -> None:
         """Stop all workers. Safe to call twice."""
-        self.scale(0)
+        with self._lock:
+            self._stopped = True
+            workers, self._workers = self._workers, []
+        _end(workers)
         self._lifeline.close()
 
     def _start(self) -> None:
         self._started += 1
         log = self._log_folder / f"worker-{self._started}.log"
+        instance = uuid.uuid4().hex
         with log.open("ab") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "gpu_worker"],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env={**os.environ, **self._environment, **self._lifeline.environment()},
+                env={**os.environ, **self._environment, **self._lifeline.environment(), INSTANCE_VARIABLE: instance},
                 pass_fds=self._lifeline.fds,
                 start_new_session=True,  # Ctrl-C reaches the owner, which stops its workers in order
             )
-        self._processes.append((process, log))
+        self._workers.append(LocalWorker(process=process, log=log, instance=instance))
 
 
 def last_line(log: Path) -> str:
@@ -86,13 +124,13 @@ def last_line(log: Path) -> str:
     return lines[-1] if lines else ""
 
 
-def _end(items: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
-    for process, _ in items:
-        if process.poll() is None:
-            process.terminate()
-    for process, _ in items:
+def _end(workers: Sequence[LocalWorker]) -> None:
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.terminate()
+    for worker in workers:
         try:
-            process.wait(STOP_TIMEOUT_S)
+            worker.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            worker.process.kill()
+            worker.process.wait()

@@ -150,7 +150,7 @@ def test_a_broker_that_does_not_answer_is_one_line_and_exit_code_3(cluster, comm
         port = unused.getsockname()[1]
         run = cluster.stoker(*command, "--broker", f"redis://:secret@127.0.0.1:{port}/0")
 
-    assert run.returncode == (1 if command == ("worker",) else 3)
+    assert run.returncode == 3
     assert len(run.stderr.splitlines()) == 1
     assert f"Redis at redis://:***@127.0.0.1:{port}/0 does not answer" in run.stderr
     assert "secret" not in run.stderr

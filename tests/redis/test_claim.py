@@ -1,6 +1,5 @@
 import pytest
 
-from broker.errors import MessageError
 from tests.support.racing import race
 from tests.support.stage import COST, request
 
@@ -136,12 +135,15 @@ def test_a_deadline_that_has_passed_is_negative(stage, session):
     assert -50 < stage.ledger.claim(batch, job, session).deadline_s <= -40
 
 
-def test_a_request_that_does_not_decode_is_refused_by_name(stage, session):
-    job = stage.job(1)
-    batch = stage.batch(session, job, [0], claimed=False)
+def test_a_request_that_does_not_decode_is_named_and_keeps_no_other_back(stage, session):
+    job = stage.job(2)
+    batch = stage.batch(session, job, [0, 1], claimed=False)
     stage.redis.hset(stage.keys.job(job).requests, 0, b"\x81\xa1x\x01")
-    with pytest.raises(MessageError, match="not a valid Request"):
-        stage.ledger.claim(batch, job, session)
+    claimed = stage.ledger.claim(batch, job, session)
+    assert [item.index for item in claimed.requests] == [1]
+    ((index, reason),) = claimed.unreadable
+    assert index == 0
+    assert reason.startswith("not a valid Request")
 
 
 def test_of_many_messages_for_one_batch_only_the_owner_gets_it(stage, session):

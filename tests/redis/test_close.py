@@ -22,6 +22,7 @@ def test_every_key_of_a_closed_job_has_an_end(stage):
     assert len(existing) == len(stage.keys.job(job).all())
     stage.ledger.close(job, 60)
     assert all(0 < stage.redis.ttl(key) <= 60 for key in existing)
+    stage.redis.delete(stage.keys.waiting)
 
 
 def test_only_the_first_call_closes(stage):

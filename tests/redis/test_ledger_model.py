@@ -124,7 +124,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.jobs[job.id] = job
         self._send(job, 0, count, last)
 
-    @rule(data=st.data(), back=st.integers(0, 3), count=st.integers(0, 3), last=st.booleans())
+    @rule(data=st.data(), back=st.integers(0, 3), count=st.integers(0, 3), last=st.sampled_from([False] * 3 + [True]))
     def append(self, data, back, count, last):
         """Send a run; one from further back repeats what was sent before."""
         job = self.some(data, self.jobs, closed=False)
@@ -404,6 +404,7 @@ class LedgerMachine(RuleBasedStateMachine):
             everything = set(range(job.submitted))
             waiting = everything - set(job.accepted)
             assert sorted([*found.pending, *found.assigned]) == sorted(waiting), "each request is in exactly one state"
+            assert found.pending == sorted(found.pending), "what comes back goes to its old place"
             for index, batch_id in found.assigned.items():
                 batch = self.batches[batch_id.decode()]
                 assert not batch.ended
@@ -452,6 +453,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def tables_list_what_is_open(self):
         open_jobs = {job.id for job in self.jobs.values() if not job.closed}
         assert {job.id for job in self.stage.queries.open_jobs()} == open_jobs
+        waiting = {job.id for job in self.jobs.values() if self.stage.pending(job.id)}
+        assert {job.id for job in self.stage.queries.waiting_jobs()} == waiting
+        stopping = {job.id for job in self.jobs.values() if job.cancelled and not job.closed}
+        assert self.stage.queries.stopping_jobs(self.stage.queries.server_time_ms()) == stopping
         closing = {job.id for job in self.jobs.values() if job.done and not job.closed}
         assert {job_id for job_id, _ in self.stage.queries.closing_jobs()} == closing
 

@@ -17,7 +17,7 @@ def reconcile(stage, reconciler):
 
     def run(after_ms=0):
         now_ms = stage.queries.server_time_ms() + after_ms
-        reconciler.reconcile(stage.sessions.table(), stage.queries.open_jobs(), now_ms)
+        reconciler.reconcile(stage.sessions.table(), now_ms)
 
     return run
 
@@ -25,7 +25,7 @@ def reconcile(stage, reconciler):
 @pytest.fixture
 def end_stopped(stage, reconciler):
     def run(after_ms=0):
-        reconciler.end_stopped(stage.queries.open_jobs(), stage.queries.server_time_ms() + after_ms)
+        reconciler.end_stopped(stage.queries.stopping_jobs(stage.queries.server_time_ms() + after_ms))
 
     return run
 

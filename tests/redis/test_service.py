@@ -142,13 +142,13 @@ def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
 def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage, monkeypatch):
     stage.worker()
     job = stage.job(1)
-    open_jobs = stage.queries.open_jobs
+    waiting_jobs = stage.queries.waiting_jobs
 
     def lose_the_lead():
         stage.redis.set(stage.keys.leader, "another", ex=60)
-        return open_jobs()
+        return waiting_jobs()
 
-    monkeypatch.setattr(stage.queries, "open_jobs", lose_the_lead)
+    monkeypatch.setattr(stage.queries, "waiting_jobs", lose_the_lead)
     assert service.tick() == 0
     assert not service.leads
     assert stage.pending(job) == [0]

@@ -20,8 +20,11 @@ def leaked_keys(store: Store) -> list[str]:
 def _owned(store: Store) -> set[str]:
     client, keys = store.redis, store.keys
     owned = {keys.jobs, keys.closing, keys.sessions, keys.wake, keys.leader_term}
-    for job in client.zrange(keys.jobs, 0, -1):
-        owned.update(keys.job(job.decode()).all())
+    open_jobs = [job.decode() for job in client.zrange(keys.jobs, 0, -1)]
+    if open_jobs:  # empty again when the last of them is closed
+        owned |= {keys.waiting, keys.stopping}
+    for job in open_jobs:
+        owned.update(keys.job(job).all())
     for session in client.zrange(keys.sessions, 0, -1):
         names = keys.session(session.decode())
         worker = client.hget(names.record, "worker") or b""

@@ -207,7 +207,7 @@ def test_a_stop_string_does_not_count_before_the_least_tokens(engine):
     assert later.token_ids == whole.token_ids[: len(later.token_ids)]
     assert len(later.token_ids) >= 4
     assert whole.text.startswith(later.text)
-    assert later.text.count(" ") >= 3
+    assert " " in later.text[1:]  # the first ones did not end it
 
 
 def test_a_stop_token_ends_the_text_before_it(engine):

@@ -182,19 +182,22 @@ def test_neighbours_with_wishes_leave_a_text_as_it_is(engine, plain):
 
 
 @pytest.fixture
-def with_graphs(loaded_model, monkeypatch):
-    """An engine whose loop says that it has CUDA graphs unless told to do without; and the loops that were made."""
+def with_graphs(engine, loaded_model, monkeypatch):
+    """An engine whose loop says that it has CUDA graphs unless told to do without; and the loops that were made.
+
+    The other engine is there first: the library gives the model its plain attention back when the first loop ends.
+    """
     loops, make = [], GenerationLoop.__init__
 
-    def made(self, model, options, sampling, inbox):
+    def make_and_note(self, model, options, sampling, inbox):
         make(self, model, options, sampling, inbox)
         sampling.eager = not options.graphs
         loops.append(options.graphs)
 
-    monkeypatch.setattr(GenerationLoop, "__init__", made)
-    engine = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
-    yield engine, loops
-    engine.close()
+    monkeypatch.setattr(GenerationLoop, "__init__", make_and_note)
+    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+    yield made, loops
+    made.close()
 
 
 def test_a_loop_with_graphs_gives_way_to_one_without(with_graphs, engine, plain, monkeypatch):

@@ -124,3 +124,8 @@ def test_a_hash_that_lacks_or_mistypes_a_field_is_refused(changes):
 def test_a_hash_that_is_not_text_is_refused():
     with pytest.raises(MessageError, match="not a valid Session"):
         codec.from_fields(Session, {b"id": b"\xff"})
+
+
+def test_what_cannot_be_sent_is_our_error():
+    with pytest.raises(MessageError, match="no Output that can be sent"):
+        codec.encode(Output(index=object(), finish_reason=FinishReason.STOP))

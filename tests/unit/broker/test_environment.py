@@ -79,3 +79,17 @@ def test_an_override_is_blamed_by_its_own_name():
 def test_every_setting_has_a_known_variable(kind):
     known = {PREFIX + name.upper() for name in kind.__struct_fields__}
     assert known <= VARIABLES
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (BrokerSettings, "HEARTBEAT_TIMEOUT"),
+        (DriverSettings, "SCHEDULE_INTERVAL"),
+        (WorkerSettings, "DRAIN_TIMEOUT"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_an_error(kind, name, text):
+    with pytest.raises(ConfigurationError, match=f"STOKER_{name}={text} must be finite"):
+        load(kind, {f"STOKER_{name}": text})

@@ -20,6 +20,7 @@ CODES = {
     "TaskNotFoundError": "task_not_found",
     "NotFinishedError": "not_finished",
     "WorkerStartError": "worker_start_failed",
+    "DriverStateError": "wrong_driver_state",
     "ContextLengthExceededError": "context_length_exceeded",
     "EngineDeadError": "engine_dead",
 }

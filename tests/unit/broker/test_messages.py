@@ -146,3 +146,15 @@ def test_usage_adds_up():
 )
 def test_the_words_on_the_wire_are_stable(kind, words):
     assert {str(item) for item in kind} == words
+
+
+def test_a_turn_that_cannot_be_sent_is_named_by_its_place():
+    turns = chat_messages([{"role": "user", "content": "hi"}, {"role": "user", "content": "\udcff"}])
+    with pytest.raises(InvalidRequestError, match=r"^messages\[1\]\.content must be text that UTF-8 can hold"):
+        Request(params=SamplingParams(), messages=turns)
+
+
+@pytest.mark.parametrize("turns", [5, "hi", {"role": "user"}, None])
+def test_turns_that_are_no_list_are_refused(turns):
+    with pytest.raises(InvalidRequestError, match="messages must be a list of turns"):
+        chat_messages(turns)

@@ -1,3 +1,4 @@
+import numpy
 import pytest
 
 from broker.errors import InvalidRequestError, UnsupportedParameterError
@@ -104,3 +105,23 @@ def test_what_is_not_offered_together_is_refused_as_unsupported():
 def test_parameters_do_not_change():
     with pytest.raises(AttributeError):
         SamplingParams().max_tokens = 2
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "plain"),
+    [
+        ("temperature", numpy.float64(0.5), 0.5),
+        ("top_p", numpy.float32(0.5), 0.5),
+        ("max_tokens", numpy.int64(5), 5),
+        ("seed", numpy.uint8(5), 5),
+    ],
+)
+def test_a_number_of_numpy_is_taken_as_pythons_own(name, given, plain):
+    value = getattr(SamplingParams(**{name: given}), name)
+    assert (value, type(value)) == (plain, type(plain))
+
+
+@pytest.mark.parametrize("given", [numpy.float64("nan"), numpy.bool_(True), numpy.zeros(1), True])
+def test_what_is_no_number_of_numpy_is_refused(given):
+    with pytest.raises(InvalidRequestError, match="temperature must be a number"):
+        SamplingParams(temperature=given)

@@ -60,3 +60,39 @@ def test_a_password_is_not_in_the_error_either():
     with pytest.raises(ConfigurationError) as caught:
         BrokerSettings(broker_url="http://:secret@host")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://h:99999/0", "port out of range"),
+        ("redis://h:0/0", "port 0"),
+        ("redis://:abc", "the port is not a number"),
+        ("redis://[::1", "invalid IPv6 URL"),
+    ],
+)
+def test_a_url_that_is_none_is_refused_in_words(url, reason):
+    with pytest.raises(ConfigurationError, match=f"broker_url='.*': no valid URL: {reason}"):
+        BrokerSettings(broker_url=url)
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("redis://host/0?password=secret", "redis://host/0?password=***"),
+        ("redis://host/0?db=1&password=secret&protocol=2", "redis://host/0?db=1&password=***&protocol=2"),
+        ("redis://me:secret@host?ssl_password=secret#x", "redis://me:***@host?ssl_password=***#x"),
+        ("redis://:sec/ret@host:1/0", "redis://:***@host:1/0"),
+        ("redis://:secret@[::1", "redis://:***@[::1"),
+        ("redis://host/0?name=a@b", "redis://host/0?name=a@b"),
+    ],
+)
+def test_a_password_is_masked_wherever_it_stands(url, masked):
+    assert mask_url(url) == masked
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("name", ["heartbeat_interval", "heartbeat_timeout"])
+def test_a_time_that_never_comes_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=f"{name}={value} must be finite"):
+        BrokerSettings(**{name: float(value)})

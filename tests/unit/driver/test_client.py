@@ -1,3 +1,4 @@
+import numpy
 import pytest
 
 from broker.errors import ConfigurationError, InvalidRequestError
@@ -14,6 +15,7 @@ PARAMS = SamplingParams(max_tokens=3)
         ("hello", "prompt", "hello"),
         ([1, 2], "input_ids", (1, 2)),
         ((1, 2), "input_ids", (1, 2)),
+        ([numpy.int64(1), 2], "input_ids", (1, 2)),
         ([TURN], "messages", (ChatMessage(**TURN),)),
         ([ChatMessage(**TURN)], "messages", (ChatMessage(**TURN),)),
     ],
@@ -91,7 +93,7 @@ def test_a_priority_that_is_no_whole_number_is_refused(client, priority):
         client.submit(["x"], priority=priority)
 
 
-@pytest.mark.parametrize("model", [None, 5, b"m"])
+@pytest.mark.parametrize("model", [None, 5, b"m", "\ud800"])
 def test_a_model_that_is_no_name_is_refused(client, model):
     with pytest.raises(InvalidRequestError, match="model"):
         client.submit(["x"], model=model)
@@ -105,3 +107,21 @@ def test_an_open_job_takes_sensible_options(client, options):
 def test_a_wrong_url_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="broker_url"):
         Client("http://host")
+
+
+@pytest.mark.parametrize("prompts", [5, {"a"}, iter(["x"]), numpy.array([1])])
+def test_prompts_that_are_no_list_are_refused(client, prompts):
+    with pytest.raises(InvalidRequestError, match="prompts must be a list of prompts"):
+        client.submit(prompts)
+
+
+@pytest.mark.parametrize("params", [5, {"max_tokens": 3}])
+def test_parameters_that_are_none_are_refused(client, params):
+    with pytest.raises(InvalidRequestError, match="SamplingParams"):
+        client.submit(["x"], params)
+
+
+def test_what_cannot_be_encoded_is_refused_before_anything_is_sent(client):
+    """The first runs of a long job would be in the ledger already."""
+    with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
+        client.submit(["fine", numpy.str_("wrong")])

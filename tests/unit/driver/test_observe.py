@@ -1,12 +1,10 @@
 import pytest
 
-from broker.messages import JobState, WorkerState
-from broker.records import JobRecord, PendingRequest, Session
+from broker.messages import WorkerState
+from broker.records import PendingRequest, Session, WaitingJob
 from driver.detector import DetectorLimits
-from driver.observe import SUSPECT_WINDOW, is_over, observe, worker_views
+from driver.observe import SUSPECT_WINDOW, observe, worker_views
 from tests.support.views import worker
-
-NOW_MS = 1_000_000
 
 
 def session(**fields):
@@ -19,10 +17,8 @@ def views(*sessions):
     return worker_views(sessions, DetectorLimits())
 
 
-def job(name, **fields):
-    values = {"model": "m", "priority": 0, "state": JobState.RUNNING, "submitted": 10, "done": 0}
-    counts = dict.fromkeys(("failed", "dropped", "prompt_tokens", "completion_tokens", "finished_ms"), 0)
-    return JobRecord(id=name, created_ms=0, touched_ms=0, **{**values, **counts, **fields})
+def job(name, model="m"):
+    return WaitingJob(id=name, model=model)
 
 
 class FakeQueries:
@@ -32,13 +28,16 @@ class FakeQueries:
         self._counts = counts
         self.asked = []
 
-    def pending(self, job_id, limit):
-        self.asked.append((job_id, limit))
-        return tuple(PendingRequest(index=index, cost=1) for index in range(min(limit, self._counts.get(job_id, 0))))
+    def pending_of(self, job_ids, limit):
+        self.asked += [(job_id, limit) for job_id in job_ids]
+        return [
+            tuple(PendingRequest(index=index, cost=1) for index in range(min(limit, self._counts.get(job_id, 0))))
+            for job_id in job_ids
+        ]
 
 
 def observed(queries, jobs, workers):
-    snapshot = observe(queries, jobs, tuple(workers), NOW_MS)
+    snapshot = observe(queries, jobs, tuple(workers))
     return {view.id: len(view.pending) for view in snapshot.jobs}
 
 
@@ -90,22 +89,30 @@ def test_a_job_with_nothing_pending_is_left_out():
     assert observed(FakeQueries(b=1), [job("a"), job("b")], [worker()]) == {"b": 1}
 
 
-def test_a_job_that_is_complete_is_not_even_asked_for():
-    queries = FakeQueries(a=1)
-    assert observed(queries, [job("a", done=10)], [worker()]) == {}
-    assert queries.asked == []
-
-
 def test_no_more_is_read_than_there_is_room_for():
     queries = FakeQueries(a=5000, b=5)
     assert observed(queries, [job("a"), job("b")], [worker(free_slots=8)]) == {"a": 8 + SUSPECT_WINDOW}
     assert queries.asked == [("a", 8 + SUSPECT_WINDOW)]
 
 
-def test_a_job_that_nobody_serves_takes_no_room():
+def test_a_job_that_nobody_serves_is_not_even_asked_for():
     queries = FakeQueries(a=100, b=5)
     jobs = [job("a", model="other"), job("b")]
-    assert observed(queries, jobs, [worker(free_slots=8)]) == {"a": 100, "b": 5}
+    assert observed(queries, jobs, [worker(free_slots=8)]) == {"b": 5}
+    assert [job_id for job_id, _ in queries.asked] == ["b"]
+
+
+def test_a_job_for_any_model_is_served_by_all():
+    assert observed(FakeQueries(a=5), [job("a", model="")], [worker(free_slots=8)]) == {"a": 5}
+    assert observed(FakeQueries(a=5), [job("a", model="")], []) == {}
+
+
+def test_many_small_jobs_are_read_a_page_at_a_time_until_there_is_no_room():
+    names = [f"j{i}" for i in range(1000)]
+    queries = FakeQueries(**dict.fromkeys(names, 1))
+    found = observed(queries, [job(name) for name in names], [worker(free_slots=40)])
+    assert list(found)[:40] == names[:40]
+    assert 40 <= len(queries.asked) <= 40 + 64
 
 
 def test_without_room_nothing_is_read():
@@ -117,20 +124,3 @@ def test_without_room_nothing_is_read():
 def test_one_overfull_worker_does_not_hide_the_room_of_another():
     workers = [worker("a", free_slots=-50), worker("b", free_slots=8)]
     assert observed(FakeQueries(a=5), [job("a")], workers) == {"a": 5}
-
-
-@pytest.mark.parametrize(
-    ("fields", "over"),
-    [
-        ({}, False),
-        ({"cancelled": True}, True),
-        ({"deadline_ms": 0}, False),
-        ({"deadline_ms": NOW_MS + 1}, False),
-        ({"deadline_ms": NOW_MS}, True),
-        ({"deadline_ms": 1}, True),
-    ],
-)
-def test_a_job_is_over_when_cancelled_or_past_its_deadline(fields, over):
-    record = job("a", **fields)
-    assert is_over(record, NOW_MS) is over
-    assert (observed(FakeQueries(a=5), [record], [worker()]) == {}) is over

@@ -43,3 +43,9 @@ def test_no_worker_at_all_is_a_choice():
 def test_the_environment_is_read_and_keywords_win():
     settings = load_driver_settings({"STOKER_BATCH_SIZE": "8", "STOKER_MODEL": "m"}, batch_size=4)
     assert (settings.batch_size, settings.model) == (4, "m")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_time_that_never_comes_is_refused(value):
+    with pytest.raises(ConfigurationError, match="stall_timeout"):
+        DriverSettings(stall_timeout=value)

@@ -1,0 +1,15 @@
+import pytest
+
+from broker.connection import connect
+from broker.errors import ConfigurationError
+from broker.settings import BrokerSettings
+
+
+@pytest.mark.parametrize("option", ["foo=1", "socket_timeout=soon", "db=x"])
+def test_an_option_of_the_url_that_cannot_be_is_refused_by_name(option):
+    with pytest.raises(ConfigurationError, match=option.partition("=")[0]):
+        connect(BrokerSettings(broker_url=f"redis://:secret@host/0?{option}"))
+
+
+def test_an_option_that_redis_py_knows_is_taken():
+    connect(BrokerSettings(broker_url="rediss://host/0?ssl_cert_reqs=none")).close()
