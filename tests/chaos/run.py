@@ -67,7 +67,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None] = lambda _: None
         meters.mkdir()
         settings = {
             "STOKER_SIMULATED_METER": str(meters),
-            "STOKER_RESTART_BACKOFF": "0.1",
+            "STOKER_RESTART_BACKOFF": "0",
             # These deaths are nobody's fault: no request may be given up for them.
             "STOKER_MAX_ATTEMPTS": "1000000",
         }

@@ -131,6 +131,9 @@ def test_status_shows_driver_and_workers_and_speaks_json(cluster):
         (("generate", "Hello", "--temperature", "nan"), "temperature must be a number from 0 to 100, not nan"),
         (("generate", "", "--raw"), "prompt must not be empty"),
         (("status", "--broker", "http://127.0.0.1"), "must start with redis:// or rediss://"),
+        (("batch", "/dev/stdin", "/tmp/out.jsonl"), "/dev/stdin is no regular file"),
+        (("generate", b"\xff"), "content must be text that UTF-8 can hold"),
+        (("status", "--broker", "redis://h:99999/0"), "no valid URL: port out of range"),
         (("quarantine", "retry", "no/1"), "nothing named 'no/1' is quarantined"),
     ],
 )
@@ -166,6 +169,17 @@ def test_every_command_explains_itself(command):
         assert all(name in shown.output for name in COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [("no-such-command",), ("batch",), ("up", "--workers", "-1"), ("up", "--what")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-command",),
+        ("batch",),
+        ("up", "--workers", "-1"),
+        ("up", "--what"),
+        ("up", "--port", "70000"),
+        ("generate", "x", "--timeout", "nan"),
+        ("drain", "x", "--timeout", "nan"),
+    ],
+)
 def test_usage_errors_end_with_exit_code_2(arguments):
     assert CliRunner().invoke(app, list(arguments)).exit_code == 2

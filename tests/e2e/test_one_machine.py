@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -11,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from driver import Driver, DriverSettings
+from driver.errors import DriverStateError, NotFinishedError, WorkerStartError
 from tests.support.cluster import SETTINGS
 from tests.support.process import Process, descendants, marked_processes, stoker_command
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays_true, wait_until
 
 
 def assert_nothing_left(port=None):
@@ -38,6 +40,15 @@ def port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A batch file of one line."""
+    path = tmp_path / "in.jsonl"
+    body = {"prompt": "Hello", "max_tokens": 3}
+    path.write_text(json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
+    return path
 
 
 @pytest.fixture
@@ -84,13 +95,79 @@ def test_the_processes_of_a_killed_stoker_up_end_by_themselves(alone, start, por
 
     up.send(signal.SIGKILL)
 
-    wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
-    for path in Path(tempfile.gettempdir()).glob("stoker-*"):  # nobody is left to remove them
-        for file in path.rglob("*"):
-            file.unlink() if file.is_file() else None
-        for folder in sorted((item for item in path.rglob("*") if item.is_dir()), reverse=True):
-            folder.rmdir()
-        path.rmdir()
+    assert_nothing_left(port)
+
+
+def test_a_second_interrupt_does_not_disturb_the_stop(alone, start, port):
+    up = start("up", "--port", str(port))
+    wait_until(lambda: "ready    try: stoker generate" in up.log)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        up.send(number)
+
+    assert up.wait() == 0
+    assert "Traceback" not in up.log
+    assert_nothing_left(port)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 1.0, 1.5])
+def test_an_interrupted_start_leaves_nothing(alone, start, source, moment):
+    batch = start("batch", str(source), str(source.with_suffix(".out")), "--local")
+    maps = Path(f"/proc/{batch.pid}/maps")
+    wait_until(lambda: "/msgspec/" in maps.read_text())  # the command's modules are being loaded
+    stays_true(lambda: batch.is_running, moment)
+
+    batch.send(signal.SIGINT)
+
+    assert batch.wait() == 130
+    assert "Traceback" not in batch.log
+    assert_nothing_left()
+
+
+WRONG_MODEL = {"STOKER_ENGINE": "transformers", "STOKER_MAX_RESTARTS": "0"}
+
+
+@pytest.mark.parametrize("command", ["up", "batch", "generate"])
+def test_workers_that_cannot_start_end_the_command_with_their_reason(alone, start, source, port, command):
+    arguments = {
+        "up": ("up", "--port", str(port)),
+        "batch": ("batch", str(source), str(source.with_suffix(".out")), "--local"),
+        "generate": ("generate", "Hello", "--local"),
+    }[command]
+    run = start(*arguments, "--model", "/no/such/model", **WRONG_MODEL)
+
+    assert run.wait() == 1
+    assert "Traceback" not in run.log
+    assert run.log.count("/no/such/model") == (2 if command == "up" else 1), run.log
+    assert re.search("stoker: error: (?!.*(ERROR|stoker worker))", run.log)
+    assert_nothing_left(port)
+
+
+def test_who_waits_learns_that_the_workers_have_given_up_later(alone, tmp_path):
+    """Nobody looked once the workers had been ready: a result was waited for without an end."""
+    environment = SETTINGS | {"STOKER_MAX_RESTARTS": "0", "STOKER_SIMULATED_TOKENS_PER_S": "1"}
+    with Driver(DriverSettings(engine="simulated"), worker_environment=environment) as driver:
+        driver.wait_until_ready(30)
+        with pytest.raises(DriverStateError, match="started before"):
+            driver.start()
+        task = driver.submit_task({"prompt": "<<die>>", "max_new_tokens": 100})
+        with pytest.raises(WorkerStartError, match="crashed"):
+            driver.get_result(task, timeout=60)
+        with pytest.raises(WorkerStartError, match="crashed"):
+            driver.check()
+        driver.client.job(task).cancel()
+        driver.scale_workers(1)
+        driver.wait_until_ready(30).check()
+
+
+def test_only_ones_own_workers_count_as_ready(standing):
+    cluster = standing.healthy()
+    settings = DriverSettings(engine="simulated", broker_url=cluster.url)
+    environment = SETTINGS | {"STOKER_SIMULATED_LOAD_S": "60", "STOKER_WORKER_NAME": "slow"}
+    with Driver(settings, worker_environment=environment) as driver:
+        wait_until(lambda: any(row.worker.startswith("slow") for row in driver.client.workers()))
+        with pytest.raises(NotFinishedError, match="0 of 1 workers are ready"):
+            driver.wait_until_ready(0.5)
 
 
 def test_a_local_batch_that_is_interrupted_is_finished_by_a_second_run(alone, start, tmp_path):

@@ -74,3 +74,34 @@ def test_a_server_that_ended_by_itself_is_revived_with_its_data(tmp_path):
         assert not server.revive()
         with client(server) as connection:
             assert connection.get("key") == b"value"
+
+
+def test_a_temporary_folder_may_have_any_name(tmp_path, monkeypatch):
+    folder = tmp_path / 'with a space, a "quote" and a \\'
+    folder.mkdir()
+    monkeypatch.setattr(embedded.tempfile, "tempdir", str(folder))
+    with EmbeddedServer(fsync="no") as server, client(server) as connection:
+        assert connection.ping()
+    assert list(folder.iterdir()) == []
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(self, process, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embedded.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(EmbeddedServer, "_becomes_ready", interrupt)
+    server = EmbeddedServer(fsync="no")
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert list(tmp_path.iterdir()) == []
+    assert server.pid == 0
+
+
+def test_of_two_that_want_one_port_at_once_the_loser_says_that_it_is_taken(running, monkeypatch):
+    """Both found it free, as they looked before either of them had it."""
+    looks = []
+    refuse = embedded._refuse_taken
+    monkeypatch.setattr(embedded, "_refuse_taken", lambda port: refuse(port) if looks else looks.append(port))
+    with pytest.raises(EmbeddedServerError, match=f"port {running.port} on 127.0.0.1 is in use"):
+        EmbeddedServer(port=running.port).start()

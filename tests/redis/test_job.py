@@ -1,8 +1,9 @@
 import logging
+import time
 
 import pytest
 
-from broker.errors import JobNotFoundError, StokerError
+from broker.errors import BrokerUnavailableError, InvalidRequestError, JobNotFoundError, StokerError
 from broker.messages import JobState
 from driver import job as job_module
 from driver.errors import NotFinishedError
@@ -135,3 +136,42 @@ def test_silence_is_explained_once(stage, monkeypatch, caplog, in_background):
         assert following.result(5) == [0]
     assert "no worker for model 'm' is alive" in caplog.messages[0]
     assert "workers serve: other" in caplog.messages[1]
+
+
+def test_a_timeout_that_is_no_number_is_refused(stage):
+    job = stage.finished_job()
+    with pytest.raises(InvalidRequestError, match="timeout"):
+        handle(stage, job).get(float("nan"))
+
+
+def test_the_patience_with_an_outage_is_what_is_left_of_the_timeout(stage, monkeypatch):
+    """It was the whole timeout again for each call, and ended with another error."""
+    job = stage.finished_job()
+    follower = handle(stage, job)
+
+    def down(timeout_s):
+        raise BrokerUnavailableError("Redis is down")
+
+    stream = stage.store.outputs(job)
+    monkeypatch.setattr(stream, "read", down)
+    monkeypatch.setattr(stage.store, "outputs", lambda *_: stream)
+    started_s = time.monotonic()
+    with pytest.raises(NotFinishedError, match=r"not done after 0\.5 s: Redis is down"):
+        follower.get(0.5)
+    assert time.monotonic() - started_s < 2
+
+
+def test_who_waits_learns_that_nothing_will_come(stage, monkeypatch):
+    class NeverError(Exception):
+        pass
+
+    def never(model):
+        raise NeverError(model)
+
+    monkeypatch.setattr(job_module, "QUIET_S", 0.1)
+    job = stage.job(1, model="m")
+    with pytest.raises(NeverError, match="m"):
+        Job(stage.store, job, obstacle=never).get(10)
+    stage.ledger.cancel(job)
+    stage.commit("", job, "", [0])
+    stage.ledger.close(job, 60)

@@ -42,6 +42,7 @@ CALLS = {
     "Driver.start": [],
     "Driver.stop": [],
     "Driver.wait_until_ready": ["timeout"],
+    "Driver.check": [],
     "Driver.submit_task": ["task"],
     "Driver.get_result": ["task_id", "timeout"],
     "Driver.scale_workers": ["count"],

@@ -202,13 +202,14 @@ def with_graphs(engine, loaded_model, monkeypatch):
 
 def test_a_loop_with_graphs_gives_way_to_one_without(with_graphs, engine, plain, monkeypatch):
     graphs, loops = with_graphs
+    # Before the other runs: two loops that run one model at once leave its plain forward pass wrong (transformers 5.24).
+    expected = [tokens(engine, **PENALTIES), tokens(engine, **SEEDED)]
     graphs.submit("plain", request(max_tokens=60))
     while len(graphs.generated("plain")) < 3:
         graphs.step(0.01)
     wished, other = run(graphs, request(**PENALTIES), request(**SEEDED))
     assert loops == [True, False]
-    assert wished.token_ids == tokens(engine, **PENALTIES)
-    assert other.token_ids == tokens(engine, **SEEDED)
+    assert [wished.token_ids, other.token_ids] == expected
     (long,) = finish(graphs, 1).values()
     assert long.token_ids[:12] == plain
     assert run(graphs, request())[0].token_ids == plain
