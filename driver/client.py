@@ -16,7 +16,7 @@ from driver.availability import obstacle
 from driver.feed import JobFeed
 from driver.job import Job
 
-PRIORITY_LIMIT = 1 << 31
+PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age
 DEADLINE_LIMIT_S = 10**9
 
 # Text, token ids, or chat turns.

@@ -31,7 +31,7 @@ def _run() -> int:
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format="%(asctime)s supervisor %(levelname)s %(message)s"
     )
-    store = Store(load_broker_settings()).check()
+    store = Store(load_broker_settings())
     supervisor = Supervisor(store, settings, SystemClock(), os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: supervisor.stop())

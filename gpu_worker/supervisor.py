@@ -86,20 +86,26 @@ class Supervisor:
         return 0
 
     def _reserve(self, placements: list[Placement]) -> Placement:
-        """Take the first free name; wait for a lone one that was left by a dead worker until its lease is over."""
+        """Take the first free name; wait for Redis, and for a lone name that a dead worker left behind."""
         patience_s = self._store.settings.heartbeat_timeout + 2 if len(placements) == 1 else 0.0
         give_up_s = self._clock.now_s() + patience_s
-        while True:
-            for placement in placements:
-                with contextlib.suppress(WorkerNameTakenError):
-                    self._hold(placement.name)
-                    return placement
-            if self._clock.now_s() >= give_up_s or self._stopping.is_set():
+        while not self._stopping.is_set():
+            try:
+                self._store.check()
+                for placement in placements:
+                    with contextlib.suppress(WorkerNameTakenError):
+                        self._hold(placement.name)
+                        return placement
+            except BrokerUnavailableError as error:
+                logger.warning("waiting: %s", error)
+                give_up_s = self._clock.now_s() + patience_s
+            if self._clock.now_s() >= give_up_s:
                 names = ", ".join(placement.name for placement in placements[:4])
                 raise WorkerNameTakenError(
                     f"a live worker already has {names}: choose another --name or --device, or stop that worker"
                 )
             self._stopping.wait(RESERVE_RETRY_S)
+        return placements[0]
 
     def _hold(self, worker: str) -> None:
         """Open a session that only keeps the name, while there is no child or it has not opened its own."""

@@ -1,7 +1,6 @@
 """Workers that fail everything, cannot start, or crash again and again: set aside or given up, with the reason said."""
 
 from tests.support.faults.injected import DIED_AT_START
-from tests.support.process import descendants
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
@@ -81,14 +80,3 @@ def test_a_wrong_model_name_ends_a_worker_at_once_with_one_clear_line(cluster):
     assert "model: there is no file or folder /no/such/model; give an existing one" in worker.log
     assert "restarting" not in worker.log
     assert "Traceback" not in worker.log
-
-
-def test_two_workers_cannot_have_one_name(cluster):
-    first = cluster.session("a")
-    second = cluster.start_worker("a-second", settings={"STOKER_WORKER_NAME": "a@e2e"})
-
-    assert second.wait() == 1
-
-    assert "a live worker already has a@e2e: choose another --name" in second.log
-    assert cluster.session("a").id == first.id
-    assert descendants(cluster.workers["a"].pid)

@@ -132,22 +132,6 @@ def test_a_worker_killed_between_brpop_and_unacked_loses_no_request(cluster, tmp
     assert {output.worker_id for output in outputs} == {"d@e2e"}
 
 
-def test_a_queue_that_was_deleted_with_a_message_in_it_loses_no_request(cluster):
-    cluster.start_worker("c", settings={"STOKER_SERVED_MODEL_NAME": OWN_MODEL})
-    cluster.ready("c")
-    child = cluster.workers["c"].child_pid
-    asked = requests(4, tokens=20)
-
-    os.kill(child, signal.SIGSTOP)
-    cluster.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
-    job = cluster.client.submit(asked, model=OWN_MODEL)
-    deleted = wait_until(lambda: cluster.redis.delete("gpu.c@e2e"))
-    os.kill(child, signal.SIGCONT)
-
-    assert deleted
-    assert_each_done_once(cluster, job, asked)
-
-
 def test_wiping_the_binding_tables_of_kombu_has_no_effect(cluster):
     asked = requests(32, tokens=60)
     job = cluster.client.submit(asked)

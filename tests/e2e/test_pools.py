@@ -52,20 +52,6 @@ def test_a_killed_prefork_child_loads_again_once_and_gets_no_work_meanwhile(clus
     assert cluster.end_worker("c") == 0
 
 
-def test_a_prefork_worker_that_is_stopped_finishes_what_it_has(cluster):
-    worker = cluster.start_worker("c", settings=OWN | {"STOKER_POOL": "prefork"})
-    cluster.ready("c")
-    asked = requests(16, tokens=100)
-    job = cluster.client.submit(asked, model=MODEL)
-    cluster.busy("c")
-
-    worker.send(signal.SIGTERM)
-    cluster.start_worker("d", settings=OWN)
-
-    assert_each_done_once(cluster, job, asked)
-    assert worker.wait() == 0
-
-
 def test_a_solo_worker_runs_batches_and_finishes_what_it_has_at_sigterm(cluster):
     worker = cluster.start_worker("c", settings=OWN | {"STOKER_POOL": "solo"})
     cluster.ready("c")

@@ -54,6 +54,13 @@ def test_the_supervisor_judges_by_no_beat(stage, session):
     assert stage.sessions.expire(session, Cause.CRASHED, "its process ended")
 
 
+def test_a_supervisor_speaks_for_its_own_process_only(stage):
+    session = stage.worker(instance="mine")
+    assert not stage.sessions.expire(session, Cause.CRASHED, "ended", instance="another's")
+    assert stage.session(session).state == "ready"
+    assert stage.sessions.expire(session, Cause.CRASHED, "ended", instance="mine")
+
+
 def test_the_batches_stay_until_they_are_released(stage, session):
     job = stage.job(1)
     batch = stage.batch(session, job, [0])

@@ -149,3 +149,76 @@ def test_the_same_run_sent_by_many_at_once_counts_once(stage, job_id):
     assert race(*[lambda: submit(stage, job_id, "abcd", 0, last=True)] * 8) == [4] * 8
     assert stage.pending(job_id) == [0, 1, 2, 3]
     assert stage.queries.job(job_id).submitted == 4
+
+
+def waiting(stage):
+    return [job.id for job in stage.queries.waiting_jobs()]
+
+
+def test_jobs_wait_by_priority_and_then_by_age(stage):
+    names = [stage.job(1, priority=priority, model="m") for priority in (0, 5, -5, 5, 0)]
+    for place, name in enumerate(names):  # a millisecond may hold several submissions
+        job = stage.keys.job(name).record
+        at_ms = int(stage.redis.hget(job, "place")) + place
+        stage.redis.zadd(stage.keys.waiting, {f"{name} m": at_ms})
+    assert waiting(stage) == [names[1], names[3], names[0], names[4], names[2]]
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_within_every_priority_a_millisecond_of_age_counts(stage, priority):
+    place = stage.queries.server_time_ms() - priority * 10**13
+    assert float(place) != float(place + 1)
+    job = stage.job(1, priority=priority)
+    assert abs(int(stage.redis.hget(stage.keys.job(job).record, "place")) - place) < 60_000
+
+
+def test_a_job_waits_with_its_model(stage):
+    job = stage.job(1, model="a model")
+    assert [(item.id, item.model) for item in stage.queries.waiting_jobs()] == [(job, "a model")]
+
+
+def test_a_job_waits_only_while_it_has_pending_requests(stage):
+    session, job, empty = stage.worker(), stage.job(2), stage.job(0, last=False)
+    assert empty not in waiting(stage)
+    first = stage.batch(session, job, [0])
+    assert waiting(stage) == [job]
+    second = stage.batch(session, job, [1])
+    assert waiting(stage) == []
+    stage.ledger.release(second, job, session, count_attempt=True)
+    assert waiting(stage) == [job]
+    stage.commit("", job, "", [1])
+    assert waiting(stage) == []
+    stage.ledger.release(first, job, session, count_attempt=True, indices=[0])
+    assert waiting(stage) == [job]
+
+
+def test_a_job_that_comes_back_has_its_old_place(stage):
+    session = stage.worker()
+    first = stage.job(1)
+    place = stage.redis.zscore(stage.keys.waiting, f"{first} ")
+    batch = stage.batch(session, first, [0])
+    stage.ledger.release(batch, first, session, count_attempt=False)
+    assert stage.redis.zscore(stage.keys.waiting, f"{first} ") == place
+
+
+def stopping(stage, after_s=0):
+    return stage.queries.stopping_jobs(stage.queries.server_time_ms() + after_s * 1000)
+
+
+def test_a_job_stops_at_its_deadline(stage):
+    job, _ = stage.job(1, deadline_s=60), stage.job(1)
+    assert stopping(stage, 59) == set()
+    assert stopping(stage, 61) == {job}
+
+
+def test_a_cancelled_job_stops_at_once(stage):
+    job = stage.job(1, deadline_s=60)
+    stage.ledger.cancel(job)
+    assert stopping(stage) == {job}
+
+
+def test_a_closed_job_needs_no_stopping(stage):
+    job = stage.job(1, deadline_s=60)
+    stage.commit("", job, "", [0])
+    stage.ledger.close(job, 60)
+    assert stopping(stage, 61) == set()

@@ -202,7 +202,7 @@ def with_graphs(engine, loaded_model, monkeypatch):
 
 def test_a_loop_with_graphs_gives_way_to_one_without(with_graphs, engine, plain, monkeypatch):
     graphs, loops = with_graphs
-    # Before the other runs: two loops that run one model at once leave its plain forward pass wrong (transformers 5.24).
+    # Before the other runs: two loops on one model at once leave its plain forward pass wrong (transformers 5.24).
     expected = [tokens(engine, **PENALTIES), tokens(engine, **SEEDED)]
     graphs.submit("plain", request(max_tokens=60))
     while len(graphs.generated("plain")) < 3:

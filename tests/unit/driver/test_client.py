@@ -87,7 +87,7 @@ def test_a_deadline_that_is_no_time_is_refused(client, deadline):
         client.submit(["x"], deadline=deadline)
 
 
-@pytest.mark.parametrize("priority", ["high", 1.5, None, True, 10**400])
+@pytest.mark.parametrize("priority", ["high", 1.5, None, True, 101, -101, 10**400])
 def test_a_priority_that_is_no_whole_number_is_refused(client, priority):
     with pytest.raises(InvalidRequestError, match="priority"):
         client.submit(["x"], priority=priority)

@@ -96,7 +96,11 @@ class Scene:
         self.children = []
         self._script = []
         self.waits_s = []
-        store = type("Store", (), {"sessions": self.sessions, "settings": type("S", (), {"heartbeat_timeout": 10.0})})
+        store = type(
+            "Store",
+            (),
+            {"check": lambda: None, "sessions": self.sessions, "settings": type("S", (), {"heartbeat_timeout": 10.0})},
+        )
         self.supervisor = Supervisor(store, self.settings, self.clock, {})
         monkeypatch.setattr(supervisor_module, "Child", self._start_child)
         monkeypatch.setattr(self.supervisor._stopping, "wait", self._wait)
