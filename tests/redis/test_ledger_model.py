@@ -363,6 +363,14 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (result.accepted, result.dropped) == (len(fresh), len(indices) - len(fresh))
         assert result.job_done == (job.done and not done_before)
 
+    @rule(data=st.data(), fail=st.booleans())
+    def commit_all_that_is_left_of_a_job(self, data, fail):
+        """Without a worker, as the leader does; the job may still be open."""
+        job = self.some(data, self.jobs)
+        left = [index for index in range(job.submitted) if index not in job.accepted]
+        if left and data.draw(st.integers(0, 2)) == 0:
+            self._commit(Batch("", job, "", isolated=False, held=set(), ended=True), left, fail)
+
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def finish(self, data):
