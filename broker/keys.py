@@ -75,6 +75,14 @@ class Keys:
         parts = ("batches", "unacked", "unacked_index", "unacked_mutex")
         return SessionKeys(base, *(f"{base}:{part}" for part in parts))
 
+    def transport_pattern(self) -> str:
+        """Matches what kombu writes for any session."""
+        return self.session("*").unacked + "*"
+
+    def session_of_transport(self, key: str) -> str:
+        """The session that a key of kombu belongs to."""
+        return key.removeprefix(self.session("").record).partition(":")[0]
+
     def worker(self, name: str) -> str:
         """The key that says which session a worker name belongs to."""
         return f"{self._prefix}:worker:{name}"

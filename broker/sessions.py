@@ -17,6 +17,7 @@ from broker.scripts import Scripts
 from broker.topology import queue_name
 
 NAME_TTL_S = 7 * 86_400
+SWEEP_PAGE = 1_000
 
 
 class Sessions:
@@ -78,6 +79,19 @@ class Sessions:
         queue = [] if self._is_succeeded(session) else [queue_name(session.worker)]
         args = [keys.record, keys.batches, self._keys.sessions, *keys.transport(), *queue]
         return bool(self._scripts.run("forget", args, [session.id]))
+
+    def sweep(self, cursor: int) -> int:
+        """Delete what Celery still wrote for sessions that are forgotten; looks at one page of the key space.
+
+        A process that was frozen may take a message before it learns that it is fenced. Returns the next cursor.
+        """
+        with broker_errors(self._url):
+            cursor, found = self._redis.scan(cursor, match=self._keys.transport_pattern(), count=SWEEP_PAGE)
+            for key in found:
+                session_id = self._keys.session_of_transport(key.decode())
+                if not self._redis.exists(self._keys.session(session_id).record):
+                    self._redis.delete(key)
+        return int(cursor)
 
     def request_drain(self, session_id: str) -> bool:
         """Ask a worker to finish what it has and stop; it learns so at its next beat. False when it is gone."""

@@ -33,12 +33,14 @@ class Reconciler:
         self._app = app
         self._resent_ms: dict[str, int] = {}
         self._seen_jobs = 0
+        self._swept = 0
 
     def reconcile(self, sessions: Sequence[Session], now_ms: int) -> None:
         """One pass: over everything in hand, and over the next of the open jobs."""
         self._resend_lost(sessions, now_ms)
         self._close_complete(now_ms)
         self._seal_abandoned(now_ms)
+        self._swept = self._store.sessions.sweep(self._swept)
 
     def end_stopped(self, job_ids: Iterable[str]) -> None:
         """Give outputs to what waits in jobs that are cancelled or past their deadline."""

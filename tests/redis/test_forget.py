@@ -72,3 +72,18 @@ def test_two_that_forget_at_once_agree(stage, session):
     row = stage.session(session)
     assert race(*[lambda: stage.sessions.forget(row)] * 3) == [True] * 3
     assert stage.sessions.table() == []
+
+
+def test_what_a_late_process_wrote_for_a_forgotten_session_is_swept(stage):
+    session, alive = stage.worker(), stage.worker("gpu1@host")
+    stage.kill(session)
+    assert stage.sessions.forget(stage.session(session))
+    late, own = stage.keys.session(session).unacked, stage.keys.session(alive).unacked
+    stage.redis.hset(late, "tag", "message")
+    stage.redis.hset(own, "tag", "message")
+    cursor = stage.sessions.sweep(0)
+    while cursor:
+        cursor = stage.sessions.sweep(cursor)
+    assert not stage.has_key(late)
+    assert stage.has_key(own)
+    stage.redis.delete(own)
