@@ -1,5 +1,8 @@
 """Redis that cuts connections, goes away for a while, or is killed: nothing is lost and nothing is done twice."""
 
+import signal
+
+from tests.support.cluster import HEARTBEAT_TIMEOUT_S
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import stays_true, wait_until
 
@@ -56,6 +59,23 @@ def test_work_that_ends_while_redis_is_down_is_committed_when_it_is_back(cluster
     outputs = assert_each_done_once(cluster, job, asked)
     assert session_ids(cluster) == sessions
     assert cluster.settled() - before == sum(len(output.token_ids) for output in outputs)
+
+
+def test_after_an_outage_nobody_is_declared_dead_who_had_no_time_to_beat(cluster):
+    sessions = session_ids(cluster)
+    cluster.stop_server()
+    for worker in cluster.workers.values():
+        worker.send_both(signal.SIGSTOP)
+    assert stays_true(lambda: True, HEARTBEAT_TIMEOUT_S)
+
+    cluster.restart_server()
+
+    wait_until(cluster.store.has_leader, what="a leader, who sees beats that are all too old")
+    assert stays_true(lambda: session_ids(cluster) == sessions, HEARTBEAT_TIMEOUT_S / 3)
+    for worker in cluster.workers.values():
+        worker.send_both(signal.SIGCONT)
+    cluster.settled()
+    assert session_ids(cluster) == sessions
 
 
 def test_a_killed_redis_that_fsyncs_always_loses_and_repeats_nothing(cluster):

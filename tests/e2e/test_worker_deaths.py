@@ -3,6 +3,8 @@
 import os
 import signal
 
+import psutil
+
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
@@ -36,13 +38,15 @@ def test_requests_of_a_killed_host_are_done_after_the_heartbeat_timeout(cluster)
     assert "a@e2e is lost: no heartbeat for" in cluster.driver_log[said:]
 
 
-def test_a_name_whose_host_was_killed_can_be_taken_by_a_new_worker(cluster):
+def test_a_child_whose_supervisor_was_killed_ends_and_its_name_is_free(cluster):
     before = cluster.session("a")
-    cluster.workers["a"].send_both(signal.SIGKILL)
+    child = cluster.workers["a"].child_pid
+
+    cluster.workers["a"].send(signal.SIGKILL)
+
     assert cluster.workers["a"].wait() == -signal.SIGKILL
-
+    wait_until(lambda: not psutil.pid_exists(child), what="the end of the child")
     cluster.start_worker("a")
-
     assert cluster.ready("a")[0].epoch > before.epoch
 
 
