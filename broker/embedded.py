@@ -24,6 +24,7 @@ from broker.errors import EmbeddedServerError
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
+GUARD_PATIENCE_S = 5.0  # below STOP_TIMEOUT_S
 POLL_S = 0.02
 TEMPORARY = "--temporary"  # tells the guard that nobody keeps the folder
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -227,18 +228,26 @@ def _guard(arguments: list[str]) -> int:
     command = arguments[int(is_temporary) :]
     orphaned = threading.Event()
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
-    signal.signal(signal.SIGTERM, lambda _number, _frame: server.terminate())
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _ask_to_end(server))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end() -> None:
         orphaned.set()
-        server.terminate()
+        _ask_to_end(server)
 
     lifeline.watch(os.environ, end)
     code = server.wait()
     if is_temporary and orphaned.is_set():
         shutil.rmtree(Path(command[-1]).parent, ignore_errors=True)
     return code
+
+
+def _ask_to_end(server: subprocess.Popen[bytes]) -> None:
+    """Ask, and insist after a while: a server that is just starting may refuse, and is not asked twice."""
+    server.terminate()
+    timer = threading.Timer(GUARD_PATIENCE_S, server.kill)
+    timer.daemon = True
+    timer.start()
 
 
 def _die_with_parent() -> None:

@@ -77,7 +77,9 @@ class _Execution:
                 return
             else:
                 self._advance()
-        insist(lambda: self._ledger.finish(self._ticket.batch_id, self._runtime.session_id))
+        if insist(lambda: self._ledger.finish(self._ticket.batch_id, self._runtime.session_id)):
+            # What is open still was answered elsewhere, or its job is gone; the batch must not hold its place for it.
+            insist(lambda: self._ledger.release(*self._ids, count_attempt=False))
 
     def _stop_error(self) -> OutputError | None:
         """Why the batch must end before its requests are through; None while it need not."""

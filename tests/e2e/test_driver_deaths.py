@@ -60,7 +60,7 @@ def test_a_batch_whose_driver_died_before_sending_is_sent_by_the_next(cluster):
 
 def test_a_standby_takes_over_when_the_leader_is_killed(cluster, leaders):
     leader = current_leader(cluster)
-    before = set(leaders)
+    before = wait_until(lambda: set(leaders), what="a leader that is seen")
     standby = cluster.start_driver()
     asked = requests(64, tokens=150)
     job = cluster.client.submit(asked)

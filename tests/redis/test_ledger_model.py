@@ -95,6 +95,9 @@ class LedgerMachine(RuleBasedStateMachine):
         held = [batch for batch in self.batches.values() if not batch.ended]
         return data.draw(st.sampled_from(held if held and data.draw(st.integers(0, 3)) else [*self.batches.values()]))
 
+    def held_by(self, session):
+        return [batch for batch in self.batches.values() if batch.session == session.id and not batch.ended]
+
     def some_session_for(self, data, batch):
         """A batch's own session, or sometimes another."""
         return data.draw(
@@ -232,10 +235,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), released=st.booleans())
     def forget(self, data, released):
         """What the leader does with the dead: all at once, or in the wrong order."""
-        session = self.some(data, self.sessions, state="dead")
-        if session is None:
+        dead = [session for session in self.sessions.values() if session.state == "dead"]
+        if not dead:
             return
-        held = [batch for batch in self.batches.values() if batch.session == session.id and not batch.ended]
+        session = data.draw(st.sampled_from([item for item in dead if self.held_by(item)] or dead))
+        held = self.held_by(session)
         for batch in held if released else ():
             self._release(batch, count_attempt=True)
         assert self.stage.sessions.forget(self.stage.session(session.id)) == (released or not held)
