@@ -67,12 +67,12 @@ def test_the_repetition_penalty_gives_what_generate_gives(engine, loaded_model, 
     assert penalised == generate(loaded_model, repetition_penalty=1.3) != plain
 
 
-def test_the_models_own_repetition_penalty_is_the_default(loaded_model, plain, monkeypatch):
-    monkeypatch.setattr(loaded_model.model.generation_config, "repetition_penalty", 1.3)
-    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+def test_the_models_own_repetition_penalty_is_the_default(second_model, plain, monkeypatch):
+    monkeypatch.setattr(second_model.model.generation_config, "repetition_penalty", 1.3)
+    made = TransformersEngine(second_model.model, second_model.tokenizer)
     default, none = run(made, request(), request(repetition_penalty=1.0))
     made.close()
-    assert default.token_ids == generate(loaded_model) != plain
+    assert default.token_ids == generate(second_model) != plain
     assert none.token_ids == plain
 
 
@@ -159,14 +159,14 @@ def _rounded(completion):
     return [(item.token_id, round(item.logprob, 3)) for item in completion.logprobs or ()]
 
 
-def test_requests_pushed_out_of_the_cache_keep_their_wishes(engine, loaded_model, monkeypatch):
+def test_requests_pushed_out_of_the_cache_keep_their_wishes(engine, second_model, monkeypatch):
     pushed_out = []
     restart = RequestState.create_equivalent_initial_request
     monkeypatch.setattr(
         RequestState, "create_equivalent_initial_request", lambda state: pushed_out.append(state) or restart(state)
     )
-    options = msgspec.structs.replace(default_options(loaded_model.model), num_blocks=8, max_batch_tokens=64)
-    small = TransformersEngine(loaded_model.model, loaded_model.tokenizer, options=options)
+    options = msgspec.structs.replace(default_options(second_model.model), num_blocks=8, max_batch_tokens=64)
+    small = TransformersEngine(second_model.model, second_model.tokenizer, options=options)
     requests = [request(f"{place} {PROMPT} " * 3, logprobs=1, max_tokens=14, **PENALTIES) for place in range(8)]
     crowded = run(small, *requests)
     small.close()
@@ -182,11 +182,8 @@ def test_neighbours_with_wishes_leave_a_text_as_it_is(engine, plain):
 
 
 @pytest.fixture
-def with_graphs(engine, loaded_model, monkeypatch):
-    """An engine whose loop says that it has CUDA graphs unless told to do without; and the loops that were made.
-
-    The other engine is there first: the library gives the model its plain attention back when the first loop ends.
-    """
+def with_graphs(second_model, monkeypatch):
+    """An engine whose loop says that it has CUDA graphs unless told to do without; and the loops that were made."""
     loops, make = [], GenerationLoop.__init__
 
     def make_and_note(self, model, options, sampling, inbox):
@@ -195,14 +192,13 @@ def with_graphs(engine, loaded_model, monkeypatch):
         loops.append(options.graphs)
 
     monkeypatch.setattr(GenerationLoop, "__init__", make_and_note)
-    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+    made = TransformersEngine(second_model.model, second_model.tokenizer)
     yield made, loops
     made.close()
 
 
 def test_a_loop_with_graphs_gives_way_to_one_without(with_graphs, engine, plain, monkeypatch):
     graphs, loops = with_graphs
-    # Before the other runs: two loops on one model at once leave its plain forward pass wrong (transformers 5.24).
     expected = [tokens(engine, **PENALTIES), tokens(engine, **SEEDED)]
     graphs.submit("plain", request(max_tokens=60))
     while len(graphs.generated("plain")) < 3:

@@ -130,10 +130,10 @@ def test_what_the_tokenizer_cannot_take_fails_alone(engine, plain):
 
 
 @pytest.fixture
-def small_engine(loaded_model):
+def small_engine(second_model):
     """An engine whose whole KV cache has 256 tokens."""
-    options = msgspec.structs.replace(default_options(loaded_model.model), num_blocks=8, max_batch_tokens=64)
-    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer, options=options)
+    options = msgspec.structs.replace(default_options(second_model.model), num_blocks=8, max_batch_tokens=64)
+    made = TransformersEngine(second_model.model, second_model.tokenizer, options=options)
     yield made
     made.close()
 
@@ -192,9 +192,9 @@ def test_the_request_that_breaks_the_loop_fails_alone(engine, plain, loaded_mode
     assert [output.token_ids for output in outputs[:3] + outputs[4:]] == plain[:5]
 
 
-def test_close_ends_every_thread_and_wakes_step(loaded_model):
+def test_close_ends_every_thread_and_wakes_step(second_model):
     before = set(threading.enumerate())
-    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+    made = TransformersEngine(second_model.model, second_model.tokenizer)
     made.submit("long", greedy("x", 2000))
     stepping = threading.Thread(target=made.step, args=(60.0,))
     stepping.start()
