@@ -62,6 +62,7 @@ class BatchRun:
         self._window = window
         self._report = report
         self._feeds: dict[str, BatchFeed] = {}
+        self._served_by: dict[str, str] = {}
         self._progress = BatchProgress(skipped=0, done=0, failed=0, completion_tokens=0, obstacle=None)
         self._heard_s = time.monotonic()
 
@@ -147,10 +148,18 @@ class BatchRun:
             line,
             output,
             job_id=feed.job_id,
-            model_name=feed.model or line.model or "",
+            model_name=feed.model or self._model_of(output.worker_id),
             created=int(time.time()),
         )
         self._count(done=1, failed=int(is_failure(output)), tokens=output.usage.completion_tokens)
+
+    def _model_of(self, worker: str) -> str:
+        """The model that a worker serves, for lines that name none; "" when it has gone meanwhile."""
+        if worker and worker not in self._served_by:
+            rows = Patience()(self._client.workers)
+            self._served_by[worker] = ""
+            self._served_by |= {row.worker: row.model for row in rows}
+        return self._served_by.get(worker, "")
 
     def _mind_silence(self, heard: bool) -> None:
         """While nothing comes, find out why; a client that knows that nothing ever will raises."""

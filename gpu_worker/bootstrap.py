@@ -14,7 +14,7 @@ import warnings
 from typing import Any
 
 from celery import Celery, signals
-from celery.exceptions import SecurityWarning
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from broker import lifeline
 from broker.celery_app import create_app, worker_queue
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 INSTANCE = PREFIX + "INTERNAL_INSTANCE"
 MODEL_LOAD_LIMIT_S = 1800.0
+MONITOR_BEAT_S = 20.0
 
 POOLS = {"engine": "gpu_worker.pool:EnginePool", "solo": "solo", "prefork": "prefork"}
 
@@ -136,7 +137,8 @@ def _run_celery(app: Celery, settings: WorkerSettings) -> int:
         # Chatter between workers grows with their square; our heartbeat table serves instead (celery#5243).
         without_gossip=True,
         without_mingle=True,
-        without_heartbeat=True,
+        # These events are for monitors alone: without them Flower hides a worker that has nothing to do.
+        heartbeat_interval=MONITOR_BEAT_S,
     )
     worker.start()
     return int(worker.exitcode or 0)
@@ -159,6 +161,8 @@ def _gpus(settings: WorkerSettings) -> tuple[int, ...]:
 def _set_up_logging(settings: WorkerSettings) -> None:
     # Celery warns of root because of pickle, which is refused here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
+    # At every lost connection it says that Celery 6 will stop running tasks by default; that is settled here.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     logging.basicConfig(
         level=settings.log_level,
         stream=sys.stderr,

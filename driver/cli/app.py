@@ -10,6 +10,7 @@ import typer
 from broker.errors import BrokerUnavailableError, ConfigurationError, InvalidRequestError, StokerError
 from driver.cli import batch, drain, flower, generate, quarantine, roles, status, up
 
+UNAVAILABLE_ADVICE = "; start a broker with `stoker up`, or name yours with --broker or STOKER_BROKER_URL"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 3
@@ -54,7 +55,8 @@ def run() -> None:
     try:
         app()
     except StokerError as error:
-        typer.echo(f"stoker: error: {error}", err=True)
+        advice = UNAVAILABLE_ADVICE if isinstance(error, BrokerUnavailableError) else ""
+        typer.echo(f"stoker: error: {error}{advice}", err=True)
         sys.exit(_exit_code(error))
     except OSError as error:
         typer.echo(f"stoker: error: {error}", err=True)

@@ -43,6 +43,7 @@ def test_the_examples_get_one_good_answer_each_and_a_second_run_does_nothing(clu
     assert len(target.read_text().splitlines()) == len(asked)
     assert set(answers(target)) == asked
     assert all(answer["response"]["status_code"] == 200 for answer in answers(target).values())
+    assert {answer["response"]["body"]["model"] for answer in answers(target).values()} == {"smollm2-135m"}
     written, before = target.read_bytes(), cluster.settled()
     second = cluster.stoker("batch", str(EXAMPLES), str(target))
     assert second.returncode == 0

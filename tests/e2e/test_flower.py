@@ -49,3 +49,10 @@ def test_flower_lists_every_worker_by_its_name_and_sees_every_batch(cluster, flo
     assert {tasks[batch]["name"] for batch in batches} == {"stoker.generate_batch"}
     assert {batch: tasks[batch]["worker"] for batch in batches} == batches
     assert all(asked[0].prompt not in json.dumps(task) for task in tasks.values()), "prompts stay in the ledger"
+
+
+def test_flower_shows_a_worker_that_has_nothing_to_do(flower):
+    def shown():
+        return {row["hostname"] for row in flower("/workers?json=1").get("data", []) if row["status"]}
+
+    wait_until(lambda: shown() == {"a@e2e", "b@e2e"}, 60, what=lambda: f"{shown()}")
