@@ -3,6 +3,7 @@
 import os
 import tempfile
 import uuid
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,32 +14,52 @@ from tests.support.waiting import wait_until
 WORKERS = ("a", "b")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left(tmp_path_factory):
-    """Marks every process that the tests start; at the end no process and no temporary folder is left."""
-    patch = pytest.MonkeyPatch()
-    folder = tmp_path_factory.mktemp("tmp")
-    for name in [name for name in os.environ if name.startswith("STOKER_") and name != "STOKER_CACHE_DIR"]:
-        patch.delenv(name)
-    patch.setenv(MARK, uuid.uuid4().hex)
-    patch.setenv("TMPDIR", str(folder))
-    patch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
-    assert [path.name for path in folder.iterdir() if path.name.startswith("stoker")] == []
-    patch.undo()
+@pytest.fixture(scope="session")
+def temporary(tmp_path_factory):
+    """The folder for temporary files of these tests, and the mark of the processes that they start."""
+    return tmp_path_factory.mktemp("tmp"), uuid.uuid4().hex
+
+
+@contextmanager
+def _marked(temporary):
+    folder, mark = temporary
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("STOKER_") and name != "STOKER_CACHE_DIR"]:
+            patch.delenv(name)
+        patch.setenv(MARK, mark)
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def marked(nothing_left, temporary):
+    """Marks every process that a test starts. Only during the test: servers of other tests may live beside these."""
+    with _marked(temporary):
+        yield
 
 
 @pytest.fixture(scope="session")
-def standing(nothing_left, tmp_path_factory):
+def nothing_left(temporary):
+    """At the end no process of these tests and no temporary folder is left."""
+    yield
+    with _marked(temporary):
+        wait_until(lambda: not marked_processes(), what=lambda: f"the end of {marked_processes()}")
+    folder, _ = temporary
+    assert [path.name for path in folder.iterdir() if path.name.startswith("stoker")] == []
+
+
+@pytest.fixture(scope="session")
+def standing(nothing_left, temporary, tmp_path_factory):
     """Holds the shared cluster, and replaces it when a test has broken it."""
     holder = _Standing(tmp_path_factory)
     yield holder
-    holder.stop()
+    with _marked(temporary):
+        holder.stop()
 
 
 @pytest.fixture
-def cluster(standing):
+def cluster(standing, marked):
     """One driver and two workers, `a` and `b`, ready and with nothing to do. The test must leave no work behind."""
     found = standing.healthy()
     yield found
@@ -46,7 +67,7 @@ def cluster(standing):
 
 
 @pytest.fixture
-def make_cluster(nothing_left, tmp_path_factory):
+def make_cluster(nothing_left, marked, tmp_path_factory):
     """Makes a cluster of the test's own, with only a server in it and other settings."""
     made = []
 
