@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisError
+from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError, RedisError, TryAgainError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from broker.errors import BrokerUnavailableError, ConfigurationError
+from broker.errors import BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from broker.settings import BrokerSettings, mask_url
 
 # redis-py types a reply as the union of what every option could make of it; each reply is given its type where it
@@ -21,6 +21,9 @@ RedisClient: TypeAlias = Any
 CONNECT_TIMEOUT_S = 5
 SOCKET_TIMEOUT_S = 10  # longer than any blocking read below
 BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
+# Refusals that end when somebody frees memory, a disk or a script, or when a new primary is there.
+PASSING = (ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
+PASSING_WORDS = ("OOM ", "MISCONF ", "NOREPLICAS ", "BUSY ", "LOADING ", "MASTERDOWN ", "UNBLOCKED ")
 
 
 def connect(settings: BrokerSettings) -> RedisClient:
@@ -50,11 +53,13 @@ def connect(settings: BrokerSettings) -> RedisClient:
 
 @contextmanager
 def broker_errors(url: str) -> Generator[None]:
-    """Raise redis-py's connection errors as BrokerUnavailableError that names the URL."""
+    """Raise redis-py's errors as our own, which name the URL: what may pass as an outage, the rest as refused."""
     try:
         yield
-    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError) as error:
+    except (RedisConnectionError, RedisTimeoutError) as error:
         reason = str(error).rstrip(".")
         raise BrokerUnavailableError(f"Redis at {mask_url(url)} does not answer: {reason}") from error
     except RedisError as error:
-        raise BrokerUnavailableError(f"Redis at {mask_url(url)} refused a command: {error}") from error
+        if isinstance(error, PASSING) or str(error).startswith(PASSING_WORDS):
+            raise BrokerUnavailableError(f"Redis at {mask_url(url)} cannot serve now: {error}") from error
+        raise BrokerRefusedError(f"Redis at {mask_url(url)} refuses a command: {error}") from error

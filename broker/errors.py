@@ -5,7 +5,9 @@ StokerError
 ├── MessageError            bytes from the wire are not the message they should be
 ├── InvalidRequestError     a request cannot be run as it stands (also a ValueError)
 │   └── UnsupportedParameterError
-├── BrokerUnavailableError  Redis does not answer; retryable
+├── BrokerError             Redis cannot be used
+│   ├── BrokerUnavailableError  it does not answer, or not now; retryable
+│   └── BrokerRefusedError      it refuses a command, and would refuse it again
 ├── WorkerNameTakenError    a live session already has this worker name; retryable
 ├── JobNotFoundError        the ledger has no such job (also a KeyError)
 └── EmbeddedServerError     the private Valkey server could not be started
@@ -49,11 +51,23 @@ class UnsupportedParameterError(InvalidRequestError):
     code = "unsupported_parameter"
 
 
-class BrokerUnavailableError(StokerError, ConnectionError):
-    """Redis cannot be reached or does not answer in time."""
+class BrokerError(StokerError):
+    """Redis cannot be used."""
+
+    code = "broker_error"
+
+
+class BrokerUnavailableError(BrokerError, ConnectionError):
+    """Redis cannot be reached, does not answer in time, or says that it cannot serve now."""
 
     code = "broker_unavailable"
     retryable = True
+
+
+class BrokerRefusedError(BrokerError):
+    """Redis refuses a command: a right that is missing, or a key of another type. Waiting does not help."""
+
+    code = "broker_refused"
 
 
 class WorkerNameTakenError(StokerError):

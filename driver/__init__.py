@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.errors import (
+        BrokerRefusedError,
         BrokerUnavailableError,
         ConfigurationError,
         InvalidRequestError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from driver.settings import DriverSettings
 
 __all__ = [
+    "BrokerRefusedError",
     "BrokerUnavailableError",
     "ChatMessage",
     "Client",
@@ -57,6 +59,7 @@ _HOMES = {
     "driver.job": ("Job", "Progress"),
     "driver.settings": ("DriverSettings",),
     "broker.errors": (
+        "BrokerRefusedError",
         "BrokerUnavailableError",
         "ConfigurationError",
         "InvalidRequestError",

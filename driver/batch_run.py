@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from broker.errors import BrokerUnavailableError, StokerError
+from broker.errors import BrokerError, StokerError
 from broker.messages import Output
 from broker.patience import Patience
 from driver.batch_feed import BatchFeed
@@ -87,7 +87,7 @@ class BatchRun:
         for feed in self._feeds.values():
             try:
                 feed.cancel()
-            except BrokerUnavailableError as error:
+            except BrokerError as error:
                 logger.warning("what was submitted stays submitted: %s", error)
                 return  # nor would it answer for the others
             except StokerError as error:

@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 
 from broker.celery_app import create_app, send_batch
 from broker.clock import Clock
-from broker.errors import BrokerUnavailableError
+from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
 from broker.store import Store
 from driver.detector import DetectorLimits
@@ -65,7 +65,7 @@ class DriverService:
                 self.tick()
                 self._outage = False
                 self._wait(started_s)
-            except (BrokerUnavailableError, OperationalError) as error:
+            except (BrokerError, OperationalError) as error:
                 if not self._outage:
                     logger.warning("driver waits: %s", error)
                 self._outage = True
@@ -168,6 +168,6 @@ class DriverService:
     def _resign(self) -> None:
         try:
             self._leadership.resign()
-        except BrokerUnavailableError:
+        except BrokerError:
             logger.info("could not resign; the lease runs out by itself")
         self._app.close()

@@ -19,7 +19,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from broker import lifeline
 from broker.celery_app import create_app, worker_queue
 from broker.environment import PREFIX
-from broker.errors import BrokerUnavailableError, StokerError, WorkerNameTakenError
+from broker.errors import BrokerError, StokerError, WorkerNameTakenError
 from broker.keys import Keys
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -100,7 +100,7 @@ class WorkerProcess:
             session_id = store.sessions.current(self._settings.worker_name)
             if session_id is not None:
                 store.sessions.request_drain(session_id)
-        except BrokerUnavailableError as error:
+        except BrokerError as error:
             logger.warning("could not ask the pool's process to drain: %s", error)
         finally:
             store.close()

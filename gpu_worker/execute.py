@@ -4,6 +4,7 @@ Killed at any line, nothing is lost: until an output is committed its request be
 dead session's batches become pending again. While Redis is away, generation goes on and outputs are held.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ import msgspec
 from celery import Celery
 
 from broker.closing import close_job
-from broker.errors import JobNotFoundError
+from broker.errors import BrokerRefusedError, JobNotFoundError
 from broker.messages import FinishReason, Output, OutputError, failed_output
 from broker.patience import Patience
 from broker.records import ClaimedBatch, ClaimedRequest
@@ -46,7 +47,8 @@ def execute_batch(app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> 
         logger.exception("batch %s failed", batch_id)
         runtime.loop.withdraw_batch(batch_id)
         runtime.note_failure(job_id, 0, f"{type(error).__name__}: {error}")
-        insist(lambda: runtime.store.ledger.release(batch_id, job_id, runtime.session_id, count_attempt=True))
+        with contextlib.suppress(BrokerRefusedError):  # it was refused before; the batch stays with this session
+            insist(lambda: runtime.store.ledger.release(batch_id, job_id, runtime.session_id, count_attempt=True))
     finally:
         runtime.in_hand.drop(ticket)
 

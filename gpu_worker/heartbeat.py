@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from broker.errors import BrokerUnavailableError
+from broker.errors import BrokerError
 from broker.records import BeatReply, Heartbeat
 from broker.sessions import Sessions
 
@@ -53,7 +53,7 @@ class Heart:
         """One beat. An outage is logged once; the next beat tries again."""
         try:
             self._on_reply(self._sessions.beat(self._session_id, self._worker, self._read()))
-        except BrokerUnavailableError as error:
+        except BrokerError as error:
             if self._broker_up:
                 logger.warning("no heartbeat: %s", error)
             self._broker_up = False

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from broker.errors import BrokerUnavailableError
+from broker.errors import BrokerError
 from broker.messages import WorkerState
 from broker.records import BeatReply, Cause, Heartbeat
 from broker.store import Store
@@ -122,7 +122,7 @@ class Runtime:
             for batch in self.store.queries.batches(self.session_id):
                 self.store.ledger.release_batch(batch, count_attempt=False)
             self.store.sessions.expire(self.session_id, Cause.STOPPED, "stopped")
-        except BrokerUnavailableError as error:
+        except BrokerError as error:
             # The lease runs out by itself; the driver then does the same.
             logger.warning("could not end the session: %s", error)
         self.store.close()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from broker.clock import Clock
 from broker.environment import PREFIX
-from broker.errors import BrokerUnavailableError, WorkerNameTakenError
+from broker.errors import BrokerError, WorkerNameTakenError
 from broker.messages import WorkerState
 from broker.records import Cause, Heartbeat
 from broker.store import Store
@@ -96,7 +96,7 @@ class Supervisor:
                     with contextlib.suppress(WorkerNameTakenError):
                         self._hold(placement.name)
                         return placement
-            except BrokerUnavailableError as error:
+            except BrokerError as error:
                 logger.warning("waiting: %s", error)
                 give_up_s = self._clock.now_s() + patience_s
             if self._clock.now_s() >= give_up_s:
@@ -114,7 +114,7 @@ class Supervisor:
 
     def _keep(self, worker: str) -> None:
         """Beat for the reservation; once the child's session has replaced it, this changes nothing."""
-        with contextlib.suppress(BrokerUnavailableError):
+        with contextlib.suppress(BrokerError):
             self._store.sessions.beat(self._reservation, worker, Heartbeat(state=WorkerState.STARTING))
 
     def _start(self, placement: Placement) -> Child:
@@ -148,7 +148,7 @@ class Supervisor:
             session_id = self._store.sessions.current(worker, instance=self._instance)
             if session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD):
                 return session_id
-        except BrokerUnavailableError:
+        except BrokerError:
             pass
         return None
 
@@ -162,7 +162,7 @@ class Supervisor:
             session_id = self._store.sessions.current(worker, instance=self._instance)
             if session_id is not None:
                 self._store.sessions.expire(session_id, cause, reason, instance=self._instance)
-        except BrokerUnavailableError as error:
+        except BrokerError as error:
             logger.warning("could not report the end of %s: %s", worker, error)
 
     def _back_off(self, worker: str, child: Child, code: int, lived_s: float) -> bool:
@@ -181,7 +181,7 @@ class Supervisor:
     def _pause(self, worker: str, seconds: float) -> None:
         """Wait, and keep the name meanwhile: another worker must not take the device between two lives of ours."""
         until_s = self._clock.now_s() + seconds
-        with contextlib.suppress(BrokerUnavailableError, WorkerNameTakenError):
+        with contextlib.suppress(BrokerError, WorkerNameTakenError):
             self._hold(worker)
         while (left_s := until_s - self._clock.now_s()) > 0 and not self._stopping.is_set():
             self._keep(worker)

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from broker.errors import BrokerUnavailableError
+from broker.errors import BrokerRefusedError, BrokerUnavailableError
 from broker.records import BeatReply, Heartbeat
 from gpu_worker.heartbeat import Heart
 from tests.support.waiting import wait_until
@@ -52,8 +52,9 @@ def test_a_beat_reports_and_passes_on_the_reply(make_heart, replies):
     assert replies == [BeatReply.DRAIN]
 
 
-def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog):
-    down = BrokerUnavailableError("down")
+@pytest.mark.parametrize("kind", [BrokerUnavailableError, BrokerRefusedError])
+def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog, kind):
+    down = kind("down")
     heart = make_heart(FakeSessions(down, down, BeatReply.GO_ON, down, BeatReply.GO_ON))
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
