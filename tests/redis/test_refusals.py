@@ -33,7 +33,7 @@ def reader(store, settings):
 
 
 def test_a_full_redis_is_an_outage_that_ends(store, full):
-    with pytest.raises(BrokerUnavailableError, match="cannot serve now: .*maxmemory"):
+    with pytest.raises(BrokerUnavailableError, match=r"cannot serve now: .*maxmemory"):
         submit(store)
     full()
 
@@ -41,7 +41,7 @@ def test_a_full_redis_is_an_outage_that_ends(store, full):
 
 
 def test_a_missing_right_is_said_at_once(reader):
-    with pytest.raises(BrokerRefusedError, match="refuses a command: .*permission"):
+    with pytest.raises(BrokerRefusedError, match=r"refuses a command: .*permission"):
         Patience()(lambda: submit(reader))
 
 

@@ -7,6 +7,7 @@ import pytest
 import driver
 
 NAMES = [
+    "BrokerRefusedError",
     "BrokerUnavailableError",
     "ChatMessage",
     "Client",
