@@ -55,6 +55,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Raises:
         InvalidRequestError: none or several of `prompt`, `messages`, `input_ids` given, or one that is empty or cannot
             be sent.
+        UnsupportedParameterError: `stream` with several texts, or `echo` with messages.
     """
 
     params: SamplingParams
@@ -62,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages: tuple[ChatMessage, ...] | None = None
     input_ids: tuple[int, ...] | None = None
     return_input_ids: bool = False  # send the prompt's token ids back with the output
+    stream: bool = False  # send the text as it comes, too
 
     def __post_init__(self) -> None:
         """Refuse a request without exactly one non-empty prompt, and types that Python callers may slip in."""
@@ -88,11 +90,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         params: Any = self.params
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"params must be SamplingParams, not {shown(params)}")
-        wanted: Any = self.return_input_ids
-        if not isinstance(wanted, bool):
-            raise InvalidRequestError(f"return_input_ids must be True or False, not {shown(wanted)}")
+        for name in ("return_input_ids", "stream"):
+            if not isinstance(wanted := getattr(self, name), bool):
+                raise InvalidRequestError(f"{name} must be True or False, not {shown(wanted)}")
         if self.messages is not None and self.params.echo:
             raise UnsupportedParameterError("echo is not offered for messages; it is for prompt and input_ids")
+        if self.stream and self.params.n > 1:
+            raise UnsupportedParameterError(f"stream is not offered with n above 1, which is {self.params.n}")
 
     def estimated_prompt_tokens(self) -> int:
         """The prompt's length in tokens where it is known, else its UTF-8 bytes / 4, at least 1; as it is truncated."""

@@ -95,6 +95,14 @@ class Engine(Protocol):
         """The tokens a request has so far, as `submit` takes them again; empty for one that is unknown."""
         ...
 
+    def text(self, request_id: str) -> str:
+        """The text so far of a request with `stream`, as far as it can no longer change; "" for any other.
+
+        Always a beginning of its completion's text, and of the one that another run of the same request gives when
+        it goes on behind any of its tokens.
+        """
+        ...
+
     def close(self) -> None:
         """Stop all work and free the memory. Safe to call twice."""
         ...

@@ -14,6 +14,7 @@ import msgspec
 from broker.messages import Request
 from gpu_worker.engine.completions import Ending
 from gpu_worker.engine.rows import RowSampling
+from gpu_worker.engine.settled import SettledText
 
 _FAILURES_OF_A_SUSPECT = 2
 
@@ -28,6 +29,7 @@ class Held:
     sampling: RowSampling
     before: tuple[int, ...]
     ending: Ending
+    settled: SettledText | None = None  # the text so far, of one that streams
     key: str = ""
     failures: int = 0
     progress: tuple[int, ...] = field(default=())  # all tokens, as of the last output

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from broker.messages import FinishReason, OutputError, Request, Usage
 from broker.parameters import SamplingParams
 from gpu_worker.engine.base import Completion
+from gpu_worker.engine.settled import SettledText
 from gpu_worker.engine.text import Decode, StopSearch, whole_text
 
 
@@ -56,11 +57,14 @@ def completion_of(
     tokens: tuple[int, ...],
     ending: Ending,
     decode: Decode,
+    settled: SettledText | None = None,
 ) -> Completion:
-    """The completion of a request that is over."""
-    tokens, text, reason = ending.cut(tokens)
-    if request.params.echo:
-        text = _prompt_text(request, prompt_ids, decode) + text
+    """The completion of a request that is over; `settled` is the text of one that streams."""
+    counted, text, reason = ending.cut(tokens)
+    text = _opening(request, prompt_ids, decode) + text
+    if settled is not None:
+        text = settled.final(tokens, text)
+    tokens = counted
     return Completion(
         request_id=request_id,
         text=text,
@@ -69,6 +73,13 @@ def completion_of(
         usage=Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(tokens)),
         input_ids=prompt_ids if request.return_input_ids else (),
     )
+
+
+def settled_text(request: Request, prompt_ids: tuple[int, ...], ending: Ending, decode: Decode) -> SettledText | None:
+    """Where the text so far of a request that streams is kept; None for others."""
+    if not request.stream:
+        return None
+    return SettledText(request.params, ending.tokens, decode, opening=_opening(request, prompt_ids, decode))
 
 
 def failure(request_id: str, code: str, message: str) -> Completion:
@@ -80,8 +91,10 @@ def failure(request_id: str, code: str, message: str) -> Completion:
     )
 
 
-def _prompt_text(request: Request, prompt_ids: tuple[int, ...], decode: Decode) -> str:
-    """The prompt as it was written; decoded where it was given as tokens or only a part of it was read."""
+def _opening(request: Request, prompt_ids: tuple[int, ...], decode: Decode) -> str:
+    """The echoed prompt as it was written; decoded where it was given as tokens or only a part of it was read."""
+    if not request.params.echo:
+        return ""
     if request.prompt is not None and request.params.truncate_prompt_tokens is None:
         return request.prompt
     return decode(prompt_ids)

@@ -86,6 +86,10 @@ class FanOut:
                 for part_id in group.part_ids
             )
 
+    def text(self, request_id: str) -> str:
+        """That of the engine beneath: a request for several texts does not stream."""
+        return self._engine.text(request_id)
+
     def close(self) -> None:
         """Close the engine beneath."""
         self._engine.close()

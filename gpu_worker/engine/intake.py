@@ -6,7 +6,7 @@ from typing import Any
 from broker.messages import Request
 from broker.parameters import SamplingParams
 from gpu_worker.engine.book import Held
-from gpu_worker.engine.completions import Ending
+from gpu_worker.engine.completions import Ending, settled_text
 from gpu_worker.engine.continuous import end_tokens, repetition_penalty
 from gpu_worker.engine.errors import require_fit
 from gpu_worker.engine.prompts import PromptReader
@@ -41,6 +41,7 @@ class Intake:
             sampling=self._sampling(params, prompt_ids, ending),
             before=generated,
             ending=ending,
+            settled=settled_text(request, prompt_ids, ending, self._prompts.decode),
             progress=generated,
         )
 

@@ -16,12 +16,13 @@ from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.messages import Request
 from broker.parameters import SamplingParams
 from gpu_worker.engine.base import Capacity, Completion, Load
-from gpu_worker.engine.completions import Ending, completion_of, failure
+from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
 from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
+from gpu_worker.engine.settled import SettledText
 
 # What changes or tells scores: there are none here.
 _NOT_SIMULATED = {
@@ -51,6 +52,7 @@ class _Held:
     key: bytes
     tokens: list[int]
     ending: Ending
+    settled: SettledText | None
     due_s: float = 0.0  # when its next token comes
 
     @property
@@ -80,6 +82,7 @@ class _Held:
             tokens=tuple(self.tokens),
             ending=self.ending,
             decode=decode,
+            settled=self.settled,
         )
 
 
@@ -127,13 +130,15 @@ class SimulatedEngine:
         """Take a request; see `Engine.submit`."""
         params = request.params
         prompt_ids = truncated(prompt_tokens(request), request)
+        ending = Ending(params, (), decode)
         held = _Held(
             request_id=request_id,
             request=request,
             prompt_ids=prompt_ids,
             key=text_key(prompt_ids, params),
             tokens=list(generated),
-            ending=Ending(params, (), decode),
+            ending=ending,
+            settled=settled_text(request, prompt_ids, ending, decode),
         )
         with self._changed:
             try:
@@ -172,6 +177,12 @@ class SimulatedEngine:
         with self._changed:
             held = self._running.get(request_id) or self._waiting.get(request_id)
             return tuple(held.tokens) if held is not None else ()
+
+    def text(self, request_id: str) -> str:
+        """The text so far of a request that streams; see `Engine.text`."""
+        with self._changed:
+            held = self._running.get(request_id) or self._waiting.get(request_id)
+            return held.settled.push(held.tokens) if held is not None and held.settled is not None else ""
 
     def close(self) -> None:
         """Forget everything; a waiting or hanging `step` returns."""

@@ -36,8 +36,8 @@ class GrowingText:
 class StopSearch:
     """Looks for stop strings in the tokens of one request, each token once.
 
-    `kept` are the tokens up to and with the one that completed a stop string, or all of them so far. One that is
-    complete before there are `min_tokens` tokens does not count.
+    `kept` are the tokens up to and with the one that completed a stop string, or all of them so far. A stop string
+    that is complete before there are `min_tokens` tokens does not count.
     """
 
     def __init__(self, stop: Sequence[str], decode: Decode, *, min_tokens: int = 0) -> None:
@@ -45,20 +45,33 @@ class StopSearch:
         self.kept: list[int] = []
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
-        self._start = 0  # where in the text a stop string may begin that counts
-        self._reach = max((len(item) for item in stop), default=1) - 1
+        self._after = 0  # a stop string that counts ends behind this place in the text
         self._decode = decode
         self._growing = GrowingText(decode)
+
+    @property
+    def grown(self) -> str:
+        """The text of the kept tokens, as it came."""
+        return self._growing.text
 
     def push(self, token_ids: Sequence[int]) -> bool:
         """Take all tokens of the request so far; say whether a stop string is among their text."""
         for token_id in token_ids[len(self.kept) :]:
             if self.found:
                 break
-            self.kept.append(token_id)
-            new = self._growing.push(token_id)
-            self.found = bool(new) and len(self.kept) >= self._min_tokens and self._completed_by(new)
+            self.take(token_id)
         return self.found
+
+    def take(self, token_id: int) -> None:
+        """Take the next token."""
+        self.kept.append(token_id)
+        new = self._growing.push(token_id)
+        if not new or len(self.kept) < self._min_tokens:
+            return
+        after = len(self.grown) - len(new)
+        self.found = self._place(self.grown, after) is not None
+        if self.found and self._min_tokens:
+            self._after = after
 
     def text(self, *, with_stop: bool = False) -> str:
         """The text of the kept tokens, without what follows the first stop string, nor that itself unless wanted."""
@@ -66,28 +79,32 @@ class StopSearch:
         if not self.found:
             return whole
         # A tokenizer that cleans up spaces may read the whole otherwise than its parts.
-        cuts = (self._cut(text, with_stop=with_stop) for text in (whole, self._growing.text))
+        cuts = (self._cut(text, with_stop=with_stop) for text in (whole, self.grown))
         return next((cut for cut in cuts if cut is not None), whole)
 
-    def _completed_by(self, new: str) -> bool:
-        start = max(0, len(self._growing.text) - len(new) - self._reach)
-        if first_stop(self._growing.text, self._stop, start) < 0:
-            return False
-        self._start = start if self._min_tokens else 0
-        return True
+    def settled(self, *, with_stop: bool = False) -> str:
+        """The text that no further token can change: without what may be the beginning of a stop string."""
+        if self.found:
+            return self._cut(self.grown, with_stop=with_stop) or ""
+        return self.grown if with_stop else self.grown[: len(self.grown) - self._held_back()]
+
+    def _held_back(self) -> int:
+        """How many characters at the end of the text may begin a stop string."""
+        most = max((len(item) for item in self._stop), default=1) - 1
+        end = self.grown[-most:] if most else ""
+        return next((len(end) - at for at in range(len(end)) if self._may_begin_with(end[at:])), 0)
+
+    def _may_begin_with(self, text: str) -> bool:
+        return any(item.startswith(text) for item in self._stop)
 
     def _cut(self, text: str, *, with_stop: bool) -> str | None:
-        at = first_stop(text, self._stop, self._start)
-        if at < 0:
-            return None
-        ends = (at + len(item) for item in self._stop if text.startswith(item, at))
-        return text[: min(ends) if with_stop else at]
+        place = self._place(text, self._after)
+        return None if place is None else text[: place[1] if with_stop else place[0]]
 
-
-def first_stop(text: str, stop: Sequence[str], start: int = 0) -> int:
-    """Where the first of the stop strings begins in `text` from `start` on, or -1."""
-    places = [at for at in (text.find(item, start) for item in stop) if at >= 0]
-    return min(places, default=-1)
+    def _place(self, text: str, after: int) -> tuple[int, int] | None:
+        """Begin and end of the first stop string in `text` that ends behind `after`; of several, the shortest."""
+        found = ((text.find(item, max(0, after - len(item) + 1)), len(item)) for item in self._stop)
+        return min(((at, at + length) for at, length in found if at >= 0), default=None)
 
 
 def whole_text(decode: Decode, token_ids: Sequence[int]) -> str:

@@ -137,6 +137,14 @@ class TransformersEngine:
             held = self._resident.find(request_id)
             return self._resident.tokens(held) if held is not None else ()
 
+    def text(self, request_id: str) -> str:
+        """The text so far of a request that streams; see `Engine.text`."""
+        with self._lock:
+            held = self._resident.find(request_id)
+            if held is None or held.settled is None:
+                return ""
+            return held.settled.push(self._resident.tokens(held))
+
     def close(self) -> None:
         """End the loop's thread and free cache and model; a waiting `step` returns."""
         with self._lock:
@@ -195,6 +203,7 @@ class TransformersEngine:
             tokens=held.progress,
             ending=held.ending,
             decode=self._prompts.decode,
+            settled=held.settled,
         )
         if held.sampling.record is None:
             return completion

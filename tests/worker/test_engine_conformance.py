@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
@@ -279,3 +280,60 @@ def test_several_texts_fail_as_one(engine):
     (bad,) = run(engine, request(n=3, max_tokens=engine.capacity.context_tokens))
     assert bad.error.code == "context_length_exceeded"
     assert engine.step(0.0) == []
+
+
+def streamed(engine, *requests):
+    """What `text` said of each request at any look, and its completion."""
+    said = {str(index): [""] for index in range(len(requests))}
+    for index, item in enumerate(requests):
+        engine.submit(str(index), msgspec.structs.replace(item, stream=True))
+    done = {}
+    tick_s = 0.0 if isinstance(engine._engine, SimulatedEngine) else 0.01
+    while len(done) < len(requests):
+        done |= {completion.request_id: completion for completion in engine.step(tick_s)}
+        for request_id, texts in said.items():
+            if (text := engine.text(request_id)) != texts[-1] and request_id not in done:
+                texts.append(text)
+    return [(said[str(index)], done[str(index)]) for index in range(len(requests))]
+
+
+def test_the_text_so_far_is_always_a_beginning_of_the_text(engine):
+    (whole,) = run(engine, request(max_tokens=12))
+    stop = whole.text[len(whole.text) // 2 :][:5]
+    asked = (
+        request(max_tokens=12),
+        request(max_tokens=12, stop=(stop, "never to be found")),
+        request(max_tokens=12, echo=True, min_tokens=4, stop=(" ",), include_stop_str_in_output=True, **SAMPLED),
+        request(max_tokens=12, stop_token_ids=(whole.token_ids[6],)),
+    )
+    plain = run(engine, *asked)
+    results = streamed(engine, *asked)
+    for (said, completion), expected in zip(results, plain, strict=True):
+        assert completion == expected
+        assert all(completion.text.startswith(text) for text in said)
+        assert said == sorted(said, key=len)
+    assert len(results[0][0]) > 3, "it came bit by bit"
+
+
+def test_there_is_no_text_of_one_that_does_not_stream_or_is_unknown(engine):
+    engine.submit("plain", request(max_tokens=2000))
+    started(engine, "plain")
+    assert engine.text("plain") == engine.text("unknown") == ""
+    engine.cancel("plain")
+    engine.submit("gone", msgspec.structs.replace(request(max_tokens=2000), stream=True))
+    started(engine, "gone")
+    text = engine.text("gone")
+    assert text
+    assert engine.cancel("gone").text.startswith(text)
+    assert engine.text("gone") == ""
+
+
+def test_the_text_so_far_of_a_resumed_request_begins_at_its_beginning(engine):
+    (whole,) = run(engine, request(PROMPTS[1], max_tokens=8))
+    again = msgspec.structs.replace(request(PROMPTS[1], max_tokens=2000), stream=True)
+    engine.submit("again", again, generated=whole.token_ids)
+    started(engine, "again", 9)
+    text = engine.text("again")
+    completion = engine.cancel("again")
+    assert text.startswith(whole.text)
+    assert completion.text.startswith(text)

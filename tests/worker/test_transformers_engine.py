@@ -204,3 +204,18 @@ def test_close_ends_every_thread_and_wakes_step(second_model):
     assert set(threading.enumerate()) == before
     assert made.load.running == 0
     assert made.step(0.0) == []
+
+
+def test_the_text_so_far_has_whole_characters_only(engine, loaded_model):
+    text = "naïve 日本語 🙂👩‍👩‍👧‍👦 end"
+    tokens = tuple(loaded_model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert len(tokens) > len(text), "characters of several tokens"
+    params = SamplingParams(max_tokens=2000, temperature=0.0, stop=("語 🙂 never",))
+    said = []
+    for count in range(len(tokens) + 1):
+        engine.submit(str(count), Request(params=params, prompt="x", stream=True), generated=tokens[:count])
+        said.append(engine.text(str(count)))
+        assert engine.cancel(str(count)).text.startswith(said[-1])
+    assert all(text.startswith(part) for part in said[:-1])
+    assert len(set(said)) > len(text) / 2
+    assert said[-1].startswith(text)

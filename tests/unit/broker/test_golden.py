@@ -31,6 +31,7 @@ MESSAGES = {
     "request_all_parameters": Request(prompt="é", params=PARAMS, return_input_ids=True),
     "request_messages": Request(messages=TURNS, params=SamplingParams(temperature=0)),
     "request_input_ids": Request(input_ids=(1, 300, 70_000), params=SamplingParams(max_tokens=1)),
+    "request_stream": Request(prompt="x", params=SamplingParams(seed=1), stream=True),
     "output": Output(
         index=3,
         text=" Paris.",

@@ -70,6 +70,13 @@ def test_other_fields_of_a_wrong_type_are_refused_by_name():
         Request(prompt="x", params=SamplingParams(), return_input_ids=1)
 
 
+def test_stream_is_a_flag_and_for_one_text():
+    with pytest.raises(InvalidRequestError, match="stream must be True or False, not 1"):
+        Request(prompt="x", params=SamplingParams(), stream=1)
+    with pytest.raises(UnsupportedParameterError, match="stream is not offered with n above 1, which is 2"):
+        Request(prompt="x", params=SamplingParams(n=2), stream=True)
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_worker.engine.text import GrowingText, StopSearch, first_stop, whole_text
+from gpu_worker.engine.text import GrowingText, StopSearch, whole_text
 
 BYTES = "naïve 🙂 日本語 end".encode()
 
@@ -76,10 +76,21 @@ def test_nothing_is_taken_after_a_stop():
     assert bytes(search.kept) == b"ab"
 
 
-def test_first_stop_is_the_leftmost():
-    assert first_stop("xxabab", ("b", "ab")) == 2
-    assert first_stop("xxabab", ("ab",), 3) == 4
-    assert first_stop("xxabab", ("q",)) == -1
+@pytest.mark.parametrize(
+    ("text", "stop", "cut", "with_stop"),
+    [("xxab.", ("b.", "ab"), "xx", "xxab"), ("abc", ("bc", "b"), "a", "ab"), ("a cd", (" cd", "d"), "a", "a cd")],
+)
+def test_of_several_stop_strings_the_first_counts_and_of_those_the_shortest(text, stop, cut, with_stop):
+    search = StopSearch(stop, lambda tokens: "".join(text for _ in tokens))  # all in one token
+    assert search.push([0])
+    assert (search.text(), search.text(with_stop=True)) == (cut, with_stop)
+
+
+def test_a_short_stop_string_before_the_least_tokens_is_not_found_later_by_a_long_one():
+    search = StopSearch((".", "never to be found"), decode_bytes, min_tokens=5)
+    assert not search.push(b"a.b.cdef")
+    assert search.push(b"a.b.cdefg.h")
+    assert search.text() == "a.b.cdefg"
 
 
 def test_the_beginning_of_a_character_is_no_text():
