@@ -12,9 +12,9 @@ from broker.settings import load_broker_settings
 from broker.store import Store
 from gpu_worker.device import candidates, usable_gpus
 from gpu_worker.exits import EXIT_CONFIGURATION
+from gpu_worker.nvml import count_gpus
 from gpu_worker.settings import load_worker_settings
 from gpu_worker.supervisor import EXIT_GIVEN_UP, Supervisor
-from gpu_worker.telemetry import count_gpus
 
 
 def main() -> int:

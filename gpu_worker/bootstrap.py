@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import uuid
 import warnings
 from typing import Any
@@ -29,7 +30,7 @@ from gpu_worker.engine.catalog import create_engine
 from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_NAME_TAKEN, end_process
 from gpu_worker.runtime import Runtime
 from gpu_worker.settings import WorkerSettings, load_worker_settings
-from gpu_worker.telemetry import open_telemetry
+from gpu_worker.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -113,8 +114,8 @@ class WorkerProcess:
         self._first_is_taken[0] = 1
         fields = {"host": socket.gethostname(), "pid": os.getpid(), "device": settings.device}
         store.sessions.open(session_id, settings.worker_name, os.environ.get(INSTANCE, session_id), fields)
-        gpus = _gpus(settings)
-        return Runtime(store, settings, session_id, self._main_pid, open_telemetry(gpus), self._load_engine)
+        telemetry = Telemetry(_gpus(settings), time.monotonic)
+        return Runtime(store, settings, session_id, self._main_pid, telemetry, self._load_engine)
 
     def _load_engine(self) -> Engine:
         return create_engine(self._settings)

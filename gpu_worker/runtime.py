@@ -11,7 +11,7 @@ from broker.errors import BrokerError
 from broker.messages import WorkerState
 from broker.records import BeatReply, Cause, Heartbeat
 from broker.store import Store
-from gpu_worker.engine.base import Engine
+from gpu_worker.engine.base import Capacity, Engine, Load
 from gpu_worker.engine_loop import EngineLoop
 from gpu_worker.exits import EXIT_ENGINE, EXIT_FENCED, end_process
 from gpu_worker.heartbeat import Heart
@@ -104,10 +104,16 @@ class Runtime:
         may be well.
         """
         self._failed_in_row.add((job_id, index))
-        if len(self._failed_in_row) < self.settings.failure_limit or self._state is WorkerState.POISONED:
+        failed = len(self._failed_in_row)
+        if failed >= self.settings.failure_limit:
+            self._set_aside(f"failed {failed} requests in a row, the last with: {message}")
+
+    def _set_aside(self, reason: str) -> None:
+        """Give back what is in hand, take nothing more, and end the process after `poison_pause`."""
+        if self._state is WorkerState.POISONED:
             return
         self._state = WorkerState.POISONED
-        self._reason = f"failed {len(self._failed_in_row)} requests in a row, the last with: {message}"
+        self._reason = reason
         logger.error("set aside: %s", self._reason)
         self._heart.beat_now()
         self.in_hand.wake_all()
@@ -118,6 +124,7 @@ class Runtime:
         if self._loop is not None:
             self._loop.stop()
         self._heart.stop()
+        self._telemetry.close()
         try:
             for batch in self.store.queries.batches(self.session_id):
                 self.store.ledger.release_batch(batch, count_attempt=False)
@@ -130,13 +137,15 @@ class Runtime:
     def _report(self) -> Heartbeat:
         settings = self.settings
         if self._engine is None:
-            return Heartbeat(state=self._state, model=settings.served_model, telemetry=self._telemetry.read())
+            telemetry = self._read_telemetry()
+            return Heartbeat(state=self._state, reason=self._reason, model=settings.served_model, telemetry=telemetry)
         capacity, load = self._engine.capacity, self._engine.load
+        telemetry = self._read_telemetry(capacity, load)
         return Heartbeat(
             state=self._state,
             reason=self._reason,
             model=settings.served_model,
-            telemetry=self._telemetry.read(),
+            telemetry=telemetry,
             max_batches=settings.concurrency,
             slots=capacity.slots,
             kv_tokens=capacity.kv_tokens,
@@ -146,6 +155,12 @@ class Runtime:
             steps=load.steps,
             generated_tokens=load.generated_tokens,
         )
+
+    def _read_telemetry(self, capacity: Capacity | None = None, load: Load | None = None) -> str:
+        reading = self._telemetry.read(capacity, load)
+        if self._telemetry.fault:
+            self._set_aside(self._telemetry.fault)
+        return reading
 
     def _on_reply(self, reply: BeatReply) -> None:
         if reply is BeatReply.FENCED:

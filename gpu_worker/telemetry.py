@@ -1,71 +1,45 @@
-"""What the device is doing, for people: NVML where the worker has a GPU, the process's CPU and memory otherwise."""
+"""What the worker's device and engine are doing, for people: NVML where it has GPUs, the process's CPU and memory."""
 
 import json
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import psutil
-import pynvml
+
+from gpu_worker.engine.base import Capacity, Load
+from gpu_worker.engine_rate import EngineRate
+from gpu_worker.nvml import Gpu
 
 
-class Telemetry(Protocol):
-    """Reads the device's state."""
+class Telemetry:
+    """Reads process, GPUs and engine; `gpus` are NVML's numbers."""
 
-    def read(self) -> str:
-        """A JSON object; names carry units."""
-        ...
-
-
-class CpuTelemetry:
-    """CPU share and resident memory of this process."""
-
-    def __init__(self) -> None:
+    def __init__(self, gpus: tuple[int, ...], now_s: Callable[[], float]) -> None:
         self._process = psutil.Process()
         self._process.cpu_percent()  # the first call only sets the start of the interval
+        self._gpus = [Gpu(index) for index in gpus]
+        self._rate = EngineRate(now_s)
 
-    def read(self) -> str:
+    @property
+    def fault(self) -> str:
+        """Why the worker should take no more work, as of the last reading; empty when nothing is known."""
+        return "; ".join(gpu.fault for gpu in self._gpus if gpu.fault)
+
+    def read(self, capacity: Capacity | None = None, load: Load | None = None) -> str:
+        """A JSON object whose names carry units; `capacity` and `load` are the engine's, once it is there."""
+        readings: dict[str, Any] = self._process_readings()
+        if capacity is not None and load is not None:
+            readings |= self._rate.read(capacity, load)
+        readings |= {f"gpu{gpu.index}": gpu.read() for gpu in self._gpus}
+        return json.dumps(readings)
+
+    def close(self) -> None:
+        """Give back what the readers hold."""
+        for gpu in self._gpus:
+            gpu.close()
+
+    def _process_readings(self) -> dict[str, Any]:
         """CPU in percent of one core, memory in MiB."""
         with self._process.oneshot():
             cpu, rss = self._process.cpu_percent(), self._process.memory_info().rss
-        return json.dumps({"cpu_percent": round(cpu, 1), "rss_mib": rss >> 20})
-
-
-class GpuTelemetry:
-    """NVML's readings of the worker's GPUs. Not run on a GPU yet: tested against a fake NVML."""
-
-    def __init__(self, indices: tuple[int, ...]) -> None:
-        pynvml.nvmlInit()
-        self._handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices}
-
-    def read(self) -> str:
-        """Per GPU: utilisation in percent, memory in MiB, temperature in °C, power in W."""
-        return json.dumps({f"gpu{index}": _read_gpu(handle) for index, handle in self._handles.items()})
-
-
-def count_gpus() -> int:
-    """GPUs that NVML sees on this host; 0 without a driver."""
-    try:
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return 0
-
-
-def open_telemetry(gpus: tuple[int, ...]) -> Telemetry:
-    """The right reader for the worker's device."""
-    return GpuTelemetry(gpus) if gpus else CpuTelemetry()
-
-
-def _read_gpu(handle: Any) -> dict[str, Any]:
-    memory: Any = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    readings: dict[str, Any] = {"memory_used_mib": memory.used >> 20, "memory_total_mib": memory.total >> 20}
-    # Not every card has every sensor; what it lacks is left out.
-    for name, read in (
-        ("utilisation_percent", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        ("temperature_c", lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-        ("power_w", lambda: round(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1)),
-    ):
-        try:
-            readings[name] = read()
-        except pynvml.NVMLError:
-            continue
-    return readings
+        return {"cpu_percent": round(cpu, 1), "rss_mib": rss >> 20}

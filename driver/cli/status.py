@@ -14,6 +14,8 @@ from driver.cli.options import Broker
 from driver.client import Client
 
 EXIT_OBSTACLE = 1
+# Columns of the worker table: what the telemetry calls them, and their unit.
+ENGINE_READINGS = (("tokens_per_s", ""), ("kv_used_percent", " %"), ("prefix_hit_percent", " %"))
 
 
 def status(
@@ -55,8 +57,10 @@ def _print(
 
 
 def _worker_table(sessions: list[Session]) -> Table:
-    table = Table("worker", "state", "model", "requests", "slots", "tokens", "beat", "device", box=None)
+    headers = ("worker", "state", "model", "requests", "slots", "tokens", "tokens/s", "kv", "prefix", "beat", "device")
+    table = Table(*headers, box=None)
     for row in sessions:
+        readings = json.loads(row.telemetry)
         state = f"{row.state}: {row.reason}" if row.reason else row.state
         _add_row(
             table,
@@ -66,8 +70,9 @@ def _worker_table(sessions: list[Session]) -> Table:
             str(row.inhand_requests),
             str(row.slots),
             str(row.generated_tokens),
+            *(_reading(readings, name, unit) for name, unit in ENGINE_READINGS),
             f"{row.beat_age_s:.1f} s",
-            _telemetry(row),
+            _device(readings),
         )
     return table
 
@@ -77,9 +82,16 @@ def _add_row(table: Table, *cells: str) -> None:
     table.add_row(*(Text(cell) for cell in cells))
 
 
-def _telemetry(row: Session) -> str:
-    readings = json.loads(row.telemetry)
-    return ", ".join(f"{name} {value}" for name, value in readings.items() if not isinstance(value, dict))
+def _reading(readings: dict[str, Any], name: str, unit: str) -> str:
+    return f"{readings[name]}{unit}" if name in readings else ""
+
+
+def _device(readings: dict[str, Any]) -> str:
+    """Every reading that has no column of its own; those of a GPU behind its name."""
+    shown = {name: value for name, value in readings.items() if name not in dict(ENGINE_READINGS)}
+    plain = [f"{name} {value}" for name, value in shown.items() if not isinstance(value, dict)]
+    gpus = [f"{name}: {_device(value)}" for name, value in shown.items() if isinstance(value, dict)]
+    return "; ".join([", ".join(plain), *gpus] if plain else gpus)
 
 
 def _job_table(jobs: list[JobRecord]) -> Table:

@@ -21,12 +21,15 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine holds now and has done since it started; `steps` and `generated_tokens` only grow."""
+    """What an engine holds now and has done since it started; steps and tokens done only grow."""
 
     running: int
     waiting: int
     steps: int
     generated_tokens: int
+    kv_tokens_used: int = 0  # held now by requests, in the measure of `Capacity.kv_tokens`
+    prompt_tokens: int = 0  # taken to be read, again each time that a request starts anew
+    cached_prompt_tokens: int = 0  # of them, those that were in the cache already
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

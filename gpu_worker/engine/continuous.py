@@ -19,6 +19,7 @@ from transformers.generation.continuous_batching.model_runner import (
 )
 from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
 
+from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.rows import RowSampling
 from gpu_worker.engine.sampling import PerRequestSampling
 
@@ -66,6 +67,7 @@ class GenerationLoop:
         options: LoopOptions,
         sampling: PerRequestSampling,
         inbox: "queue.Queue[Any]",
+        meter: CacheMeter,
     ) -> None:
         manager = ContinuousBatchingManager(
             model=model,
@@ -83,9 +85,11 @@ class GenerationLoop:
             self.slots: int = config.max_requests_per_batch or 1
             self.kv_tokens: int = infer_max_single_request_tokens(self._processor.cache)
             _mark_cancelled(self._processor.scheduler)
+            meter.watch(self._processor)
             manager.start()
         self.error: Exception | None = None  # what ended the loop; known once it is stopped
         self._manager: Any = manager
+        self._meter = meter
 
     @property
     def alive(self) -> bool:
@@ -138,6 +142,7 @@ class GenerationLoop:
         manager, self._manager, self._processor = self._manager, None, None
         if manager is None:
             return
+        self._meter.forget()
         manager.stop(block=True, timeout=timeout_s, hard_stop=True)
         error = manager.background_thread_status.fatal_error
         # Its traceback holds the tensors of the step that failed.

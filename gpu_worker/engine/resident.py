@@ -14,6 +14,7 @@ import torch
 
 from gpu_worker.engine.base import Capacity
 from gpu_worker.engine.book import Book, Held
+from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.sampling import PerRequestSampling
@@ -28,6 +29,7 @@ class ResidentLoop:
 
     def __init__(self, model: Any, options: LoopOptions, inbox: "queue.Queue[Any]") -> None:
         self.sampling = PerRequestSampling()
+        self.meter = CacheMeter()
         self.error = ""  # what broke the loop last
         self._model: Any = model
         self._options = options
@@ -35,7 +37,7 @@ class ResidentLoop:
         self._book = Book()
         self._changing = False  # the loop was stopped to be replaced by one of the other kind
         self._needed_eager_s = -math.inf
-        self._loop = GenerationLoop(model, options, self.sampling, inbox)
+        self._loop = GenerationLoop(model, options, self.sampling, inbox, self.meter)
 
     @property
     def capacity(self) -> Capacity:
@@ -58,6 +60,11 @@ class ResidentLoop:
     def running(self) -> int:
         """Those of them with a place in the KV cache."""
         return min(self.held, self._loop.active)
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """Room in the KV cache that requests hold."""
+        return round(self.meter.used_share * self._loop.kv_tokens)
 
     def find(self, request_id: str) -> Held | None:
         """The request in hand of this id."""
@@ -146,7 +153,7 @@ class ResidentLoop:
         graphs = not any(held.sampling.in_python for held in self._book)
         self._options = msgspec.structs.replace(self._options, graphs=graphs)
         try:
-            self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox)
+            self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox, self.meter)
         except Exception as error:
             raise EngineDeadError(f"generation cannot be started again: {error}") from error
 

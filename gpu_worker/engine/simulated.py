@@ -104,6 +104,7 @@ class SimulatedEngine:
         self._rejected: list[Completion] = []
         self._steps = 0
         self._tokens = 0
+        self._prompt_tokens = 0
         self._closed = threading.Event()
 
     @property
@@ -121,6 +122,8 @@ class SimulatedEngine:
                 waiting=len(self._waiting),
                 steps=self._steps,
                 generated_tokens=self._tokens,
+                kv_tokens_used=sum(len(held.prompt_ids) + len(held.tokens) for held in self._running.values()),
+                prompt_tokens=self._prompt_tokens,
             )
 
     def warm_up(self) -> None:
@@ -207,6 +210,7 @@ class SimulatedEngine:
         for held in started:
             self._running[held.request_id] = self._waiting.pop(held.request_id)
             to_read = len(held.prompt_ids) + len(held.tokens)
+            self._prompt_tokens += to_read
             prefill_s = to_read / speed if speed else 0.0
             held.due_s = self._clock.now_s() + prefill_s + self._interval_s
         return started

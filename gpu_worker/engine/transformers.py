@@ -68,11 +68,15 @@ class TransformersEngine:
         """Steps and tokens as the loop has begun them."""
         with self._lock:
             held, running = self._resident.held, self._resident.running
+            meter, kv_used = self._resident.meter, self._resident.kv_tokens_used
         return Load(
             running=running,
             waiting=held - running,
             steps=self._resident.sampling.steps,
             generated_tokens=self._resident.sampling.tokens,
+            kv_tokens_used=kv_used,
+            prompt_tokens=meter.prompt_tokens,
+            cached_prompt_tokens=meter.cached_prompt_tokens,
         )
 
     def warm_up(self) -> None:

@@ -178,6 +178,19 @@ def test_steps_and_tokens_only_grow(engine):
     assert after.generated_tokens >= before.generated_tokens + 6
 
 
+def test_the_cache_is_held_while_a_request_runs(engine):
+    before = engine.load
+    engine.submit("long", request(PROMPTS[1], max_tokens=2000))
+    started(engine, "long")
+    assert 0 < engine.load.kv_tokens_used <= engine.capacity.kv_tokens
+    engine.cancel("long")
+    (output,) = run(engine, request())
+    after = engine.load
+    assert after.kv_tokens_used == 0
+    assert after.prompt_tokens - before.prompt_tokens > output.usage.prompt_tokens
+    assert 0 <= after.cached_prompt_tokens <= after.prompt_tokens
+
+
 def test_any_thread_may_submit_and_cancel(engine):
     def submit(name):
         for index in range(4):

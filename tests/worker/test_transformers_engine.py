@@ -160,6 +160,30 @@ def test_requests_that_push_each_other_out_of_the_cache_end_as_alone(small_engin
     assert crowded == [output.token_ids for output in run(engine, *requests)]
 
 
+def test_a_prompt_that_begins_like_an_earlier_one_is_found_in_the_cache(engine, loaded_model):
+    page = default_options(loaded_model.model).page_size
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    first = tuple(range(500, 500 + 2 * page + 5))
+    (one,) = run(engine, Request(params=params, input_ids=first))
+    before = engine.load
+    (again,) = run(engine, Request(params=params, input_ids=first))
+    run(engine, Request(params=params, input_ids=(*first[: page + 1], 7, 8, 9)))
+    run(engine, Request(params=params, input_ids=(7, *first)))
+    after = engine.load
+    assert after.prompt_tokens - before.prompt_tokens == len(first) + page + 4 + len(first) + 1
+    assert after.cached_prompt_tokens - before.cached_prompt_tokens == 2 * page + page
+    assert again.token_ids == one.token_ids
+
+
+def test_the_use_of_the_cache_is_that_of_the_pages_in_use(small_engine):
+    small_engine.submit("a", greedy(words(40), 80))
+    while len(small_engine.generated("a")) < 2:
+        small_engine.step(0.01)
+    used = small_engine.load.kv_tokens_used
+    assert 32 < used < 256
+    assert used % 32 == 0
+
+
 class Broken:
     """Makes the model's forward pass fail as long as a given token is in the batch, or a number of times."""
 

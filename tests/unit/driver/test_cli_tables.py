@@ -1,6 +1,7 @@
 """What operators see is what the data says: brackets in it are no markup."""
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -22,6 +23,39 @@ def test_a_worker_and_its_model_may_have_brackets_in_their_names():
     row = Session(id="s", worker=MARKUP, epoch=1, state="dead", reason="[/INST]", model="[m]")
     text = shown(status._worker_table([row]))
     assert all(part in text for part in (MARKUP, "dead: [/INST]", "[m]"))
+
+
+def test_what_the_telemetry_says_has_columns_and_the_rest_is_behind_it():
+    readings = {
+        "cpu_percent": 21.9,
+        "tokens_per_s": 134.2,
+        "kv_used_percent": 12.5,
+        "prefix_hit_percent": 40,
+        "gpu0": {"temperature_c": 61, "xid_count": 0},
+        "gpu1": {"error": "GPU is lost"},
+    }
+    row = Session(id="s", worker="w", epoch=1, state="ready", generated_tokens=7, telemetry=json.dumps(readings))
+    header, line = shown(status._worker_table([row])).splitlines()
+    assert header.split() == [
+        "worker",
+        "state",
+        "model",
+        "requests",
+        "slots",
+        "tokens",
+        "tokens/s",
+        "kv",
+        "prefix",
+        "beat",
+        "device",
+    ]
+    assert line.split()[:12] == ["w", "ready", "0", "0", "7", "134.2", "12.5", "%", "40", "%", "0.0", "s"]
+    assert line.rstrip().endswith("cpu_percent 21.9; gpu0: temperature_c 61, xid_count 0; gpu1: error GPU is lost")
+
+
+def test_a_worker_that_has_not_said_how_it_does_has_empty_columns():
+    row = Session(id="s", worker="w", epoch=1, state="loading")
+    assert shown(status._worker_table([row])).splitlines()[1].split() == ["w", "loading", "0", "0", "0", "0.0", "s"]
 
 
 def test_a_job_may_ask_for_a_model_with_brackets():

@@ -1,98 +1,62 @@
-"""Against a fake NVML, at the seam to pynvml: no machine of ours has the card."""
-
 import json
-from types import SimpleNamespace
 
-import pynvml
 import pytest
 
-from gpu_worker import telemetry
+from gpu_worker.engine.base import Capacity, Load
+from gpu_worker.telemetry import Telemetry
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 
-MIB = 1 << 20
-
-
-class FakeNvml:
-    """Two GPUs; the second lacks its sensors."""
-
-    NVMLError = pynvml.NVMLError
-    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
-
-    def __init__(self, driver=True):
-        self._driver = driver
-
-    def nvmlInit(self):
-        if not self._driver:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(used=(handle + 1) * 1000 * MIB, total=80_000 * MIB)
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        self._refuse(handle)
-        return SimpleNamespace(gpu=97)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        assert sensor == self.NVML_TEMPERATURE_GPU
-        self._refuse(handle)
-        return 61
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        self._refuse(handle)
-        return 312_345  # mW
-
-    def _refuse(self, handle):
-        if handle == 1:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+CAPACITY = Capacity(slots=4, kv_tokens=1_000, context_tokens=500)
 
 
-@pytest.fixture
-def nvml(monkeypatch):
-    def install(**options):
-        monkeypatch.setattr(telemetry, "pynvml", FakeNvml(**options))
+class Time:
+    now_s = 100.0
 
-    install()
-    return install
+    def __call__(self):
+        return self.now_s
 
 
-@pytest.mark.usefixtures("nvml")
-def test_a_gpus_readings_have_their_units_in_their_names():
-    assert json.loads(telemetry.open_telemetry((0,)).read()) == {
-        "gpu0": {
-            "memory_used_mib": 1000,
-            "memory_total_mib": 80_000,
-            "utilisation_percent": 97,
-            "temperature_c": 61,
-            "power_w": 312.3,
-        }
-    }
+def load(tokens=0, **others):
+    return Load(running=1, waiting=0, steps=1, generated_tokens=tokens, **others)
 
 
-@pytest.mark.usefixtures("nvml")
-def test_what_a_card_lacks_is_left_out():
-    assert json.loads(telemetry.open_telemetry((1,)).read()) == {
-        "gpu1": {"memory_used_mib": 2000, "memory_total_mib": 80_000}
-    }
-
-
-@pytest.mark.usefixtures("nvml")
-def test_several_gpus_are_read_each_by_its_number():
-    assert sorted(json.loads(telemetry.open_telemetry((0, 1)).read())) == ["gpu0", "gpu1"]
-
-
-def test_gpus_are_counted_and_none_without_a_driver(nvml):
-    assert telemetry.count_gpus() == 2
-    nvml(driver=False)
-    assert telemetry.count_gpus() == 0
-
-
-def test_without_a_gpu_the_process_is_read():
-    readings = json.loads(telemetry.open_telemetry(()).read())
+def test_the_process_is_read_without_a_gpu_and_without_an_engine():
+    readings = json.loads(Telemetry((), Time()).read())
     assert sorted(readings) == ["cpu_percent", "rss_mib"]
     assert readings["rss_mib"] > 1
     assert readings["cpu_percent"] >= 0
+
+
+def test_each_gpu_is_under_its_name_and_has_its_fault(monkeypatch):
+    nvml = FakeNvml(FakeGpu(), FakeGpu()).install(monkeypatch)
+    telemetry = Telemetry((0, 1), Time())
+    nvml.gpus[0].xids.append(62)
+    nvml.gpus[1].xids.append(95)
+    readings = json.loads(telemetry.read())
+    assert (readings["gpu0"]["xid_last"], readings["gpu1"]["xid_last"]) == (62, 95)
+    assert telemetry.fault == "GPU 0 had the critical error Xid 62; GPU 1 had the critical error Xid 95"
+    telemetry.close()
+    assert not nvml.event_sets
+
+
+def test_tokens_per_second_are_those_since_the_last_reading():
+    time = Time()
+    telemetry = Telemetry((), time)
+    rates = []
+    for later_s, tokens in ((0, 500), (2, 600), (0.1, 900), (0.9, 650), (1, 650), (1, 10)):
+        time.now_s += later_s
+        rates.append(json.loads(telemetry.read(CAPACITY, load(tokens)))["tokens_per_s"])
+    # The first has nothing before it; the third comes too soon to say anything new; the last began to count anew.
+    assert rates == [0, 50, 50, 50, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "shares"),
+    [
+        ({}, (0, 0)),
+        ({"kv_tokens_used": 125, "prompt_tokens": 300, "cached_prompt_tokens": 100}, (12.5, 33.3)),
+    ],
+)
+def test_cache_use_and_prefix_hits_are_shares(counts, shares):
+    readings = json.loads(Telemetry((), Time()).read(CAPACITY, load(**counts)))
+    assert (readings["kv_used_percent"], readings["prefix_hit_percent"]) == shares
