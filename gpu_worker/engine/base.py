@@ -32,6 +32,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     cached_prompt_tokens: int = 0  # of them, those that were in the cache already
 
 
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine occupies, in MiB; None is for what it does not have or cannot know."""
+
+    device: str  # where the weights are now
+    rss_mib: float  # of this process
+    weights_mib: float | None = None
+    kv_cache_mib: float | None = None
+    allocated_mib: float | None = None  # GPU memory in use by this process's tensors
+    reserved_mib: float | None = None  # GPU memory that this process keeps for tensors
+    free_mib: float | None = None  # GPU memory that nobody uses
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """One request's end: its text, or an error with `finish_reason` "error".
 
@@ -104,6 +116,33 @@ class Engine(Protocol):
         Always a beginning of its completion's text, and of the one that another run of the same request gives when
         it goes on behind any of its tokens.
         """
+        ...
+
+    def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
+        """Change what the engine can hold; 0 leaves a size as it is. What is in hand stays in hand, with its tokens.
+
+        Raises:
+            NoRoomError: it does not fit into the memory, or a request in hand does not fit into it. Nothing changed.
+        """
+        ...
+
+    def sleep(self) -> None:
+        """Free the GPU's memory: the weights go to the CPU's, the KV cache ends. Safe to call twice.
+
+        What is in hand stays, and makes no step until `wake`.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Undo `sleep`; what is in hand goes on. Safe to call twice.
+
+        Raises:
+            NoRoomError: the memory is taken meanwhile. The engine still sleeps.
+        """
+        ...
+
+    def memory(self) -> Memory:
+        """What the engine occupies now; at once, whatever else goes on."""
         ...
 
     def close(self) -> None:

@@ -35,6 +35,11 @@ class Held:
     progress: tuple[int, ...] = field(default=())  # all tokens, as of the last output
 
     @property
+    def most_tokens(self) -> int:
+        """What it may come to occupy, prompt and answer together."""
+        return len(self.prompt_ids) + self.request.params.max_tokens
+
+    @property
     def suspect(self) -> bool:
         """Whether it was there at more than one failure."""
         return self.failures >= _FAILURES_OF_A_SUSPECT

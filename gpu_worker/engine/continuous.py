@@ -84,6 +84,7 @@ class GenerationLoop:
             self._processor: Any = manager.batch_processor
             self.slots: int = config.max_requests_per_batch or 1
             self.kv_tokens: int = infer_max_single_request_tokens(self._processor.cache)
+            self.kv_bytes: int = self._processor.cache.cache_tensor.nbytes
             _mark_cancelled(self._processor.scheduler)
             meter.watch(self._processor)
             manager.start()
@@ -144,6 +145,7 @@ class GenerationLoop:
             return
         self._meter.forget()
         manager.stop(block=True, timeout=timeout_s, hard_stop=True)
+        self.kv_bytes = 0
         error = manager.background_thread_status.fatal_error
         # Its traceback holds the tensors of the step that failed.
         self.error = error.with_traceback(None) if error is not None else None

@@ -3,6 +3,7 @@
 StokerError
 ├── InvalidRequestError
 │   └── ContextLengthExceededError  prompt and max_tokens do not fit
+├── NoRoomError                     what is asked for does not fit into the memory; retryable
 └── EngineDeadError                 this process can no longer generate; retryable elsewhere
 
 `ENGINE_ERROR` is the code of a request whose generation failed more than once, the last time alone.
@@ -17,6 +18,13 @@ class ContextLengthExceededError(InvalidRequestError):
     """Prompt and `max_tokens` do not fit; the message has the numbers and what would fit."""
 
     code = "context_length_exceeded"
+
+
+class NoRoomError(StokerError):
+    """Sizes, or weights that come back, do not fit; the engine is as it was before."""
+
+    code = "no_room"
+    retryable = True
 
 
 class EngineDeadError(StokerError):

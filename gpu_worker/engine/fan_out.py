@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from broker.messages import Choice, FinishReason, Request, Usage
-from gpu_worker.engine.base import Capacity, Completion, Engine, Load
+from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Memory
 from gpu_worker.engine.choices import join_tokens, single_requests, split_tokens
 
 _PART = "\0"  # in the id of a text, behind its request's
@@ -89,6 +89,22 @@ class FanOut:
     def text(self, request_id: str) -> str:
         """That of the engine beneath: a request for several texts does not stream."""
         return self._engine.text(request_id)
+
+    def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
+        """Resize the engine beneath."""
+        self._engine.resize(slots=slots, kv_tokens=kv_tokens)
+
+    def sleep(self) -> None:
+        """Let the engine beneath sleep."""
+        self._engine.sleep()
+
+    def wake(self) -> None:
+        """Wake the engine beneath."""
+        self._engine.wake()
+
+    def memory(self) -> Memory:
+        """That of the engine beneath."""
+        return self._engine.memory()
 
     def close(self) -> None:
         """Close the engine beneath."""

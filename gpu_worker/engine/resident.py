@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import torch
 
-from gpu_worker.engine.base import Capacity
+from gpu_worker.engine.base import Capacity, Memory
 from gpu_worker.engine.book import Book, Held
 from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
-from gpu_worker.engine.errors import EngineDeadError
+from gpu_worker.engine.errors import EngineDeadError, NoRoomError
+from gpu_worker.engine.memory import MIB, rss_mib
+from gpu_worker.engine.offload import Weights, device_memory, free_cache, room_for_cache
 from gpu_worker.engine.sampling import PerRequestSampling
 
 _log = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ class ResidentLoop:
         self._options = options
         self._inbox = inbox
         self._book = Book()
+        self._weights = Weights(model)
+        self._asleep = False
+        self._smaller: LoopOptions | None = None  # sizes that were good, while greater ones are tried
         self._changing = False  # the loop was stopped to be replaced by one of the other kind
         self._needed_eager_s = -math.inf
         self._loop = GenerationLoop(model, options, self.sampling, inbox, self.meter)
@@ -49,6 +54,11 @@ class ResidentLoop:
     @property
     def broken(self) -> bool:
         """Whether `recover` must be called for anything to go on."""
+        return not self._asleep and not self._loop.alive
+
+    @property
+    def halted(self) -> bool:
+        """Whether no loop runs, for whatever reason; what one says at its end is no failure of a request."""
         return not self._loop.alive
 
     @property
@@ -94,7 +104,7 @@ class ResidentLoop:
     def drop(self, held: Held) -> None:
         """Be rid of a request, wherever it is."""
         self._book.remove(held)
-        if held.key and not self.broken:
+        if held.key and self._loop.alive:
             self._loop.cancel(held.key)
         self._admit()
 
@@ -124,11 +134,79 @@ class ResidentLoop:
         self._admit()
         return guilty
 
+    def resize(self, *, slots: int, kv_tokens: int) -> None:
+        """Stop the loop; `recover` makes one of these sizes, or of the old ones where that cannot be, with an `error`.
+
+        Raises:
+            NoRoomError: the sizes cannot do; the loop goes on as it was.
+        """
+        if self._asleep:
+            raise NoRoomError("the engine sleeps; wake it first")
+        wanted = self._options.resized(slots=slots, kv_tokens=kv_tokens)
+        if kv_tokens:
+            self._require_room(kv_tokens)
+        self.error = ""
+        self._stop_to_change()
+        self._smaller, self._options = self._options, wanted
+
+    def sleep(self) -> None:
+        """Stop the loop, which frees its cache, and offload the weights. What is in hand waits for `wake`."""
+        if self._asleep:
+            return
+        self._stop_to_change()
+        self._changing = False
+        self._asleep = True
+        self._weights.offload()
+
+    def wake(self) -> None:
+        """Restore the weights and go on.
+
+        Raises:
+            NoRoomError: they do not fit any more; it sleeps on.
+        """
+        if not self._asleep:
+            return
+        try:
+            self._weights.restore()
+            self._book.restart_running()
+            self._start_anew()
+        except (RuntimeError, EngineDeadError) as error:
+            self._weights.offload()
+            raise NoRoomError(f"cannot wake: {error}") from error
+        self._asleep = False
+        self._admit()
+
+    def memory(self) -> Memory:
+        """What weights and cache occupy, and the device's numbers."""
+        device = self._weights.device
+        return Memory(
+            device=device,
+            rss_mib=rss_mib(),
+            weights_mib=self._weights.mib,
+            kv_cache_mib=round(self._loop.kv_bytes / MIB, 1),
+            **device_memory(device),
+        )
+
     def close(self) -> None:
         """End the loop's thread and free cache and model."""
         self._book = Book()
         self._loop.stop()
+        self._asleep = False
         self._model = None
+        self._weights.forget()
+        free_cache()
+
+    def _require_room(self, kv_tokens: int) -> None:
+        needed = max((held.most_tokens for held in self._book), default=0)
+        if kv_tokens < needed:
+            raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")
+        wanted_bytes = self._loop.kv_bytes * kv_tokens // self._loop.kv_tokens
+        room_bytes = self._loop.kv_bytes + room_for_cache(self._weights.device)
+        if wanted_bytes > room_bytes:
+            most = self._loop.kv_tokens * room_bytes // self._loop.kv_bytes
+            raise NoRoomError(
+                f"kv_tokens={kv_tokens} needs {wanted_bytes / MIB:,.0f} MiB; the memory has room for {most} tokens"
+            )
 
     def _suits(self, held: Held) -> bool:
         """Whether the loop can run a request, and is not slower for it than it need be.
@@ -136,7 +214,7 @@ class ResidentLoop:
         Penalties and log probabilities are Python in every step, which CUDA graphs leave out: they need a loop without.
         That one is left again when a request without such wishes finds it idle, and it has not been needed for a while.
         """
-        if self.broken or self.sampling.eager == held.sampling.in_python:
+        if not self._loop.alive or self.sampling.eager == held.sampling.in_python:
             return True
         if held.sampling.in_python:
             return False
@@ -152,14 +230,18 @@ class ResidentLoop:
     def _start_anew(self) -> None:
         graphs = not any(held.sampling.in_python for held in self._book)
         self._options = msgspec.structs.replace(self._options, graphs=graphs)
+        fallback, self._smaller = self._smaller, None
         try:
             self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox, self.meter)
         except Exception as error:
-            raise EngineDeadError(f"generation cannot be started again: {error}") from error
+            if fallback is None:
+                raise EngineDeadError(f"generation cannot be started again: {error}") from error
+            self.error, self._options = str(error), fallback
+            self._start_anew()
 
     def _admit(self) -> None:
-        if self.broken:
-            return  # `recover` admits
+        if not self._loop.alive:
+            return  # `recover` or `wake` admits
         for held in self._book.admit():
             self._loop.add(
                 held.key,

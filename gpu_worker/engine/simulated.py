@@ -15,10 +15,11 @@ from broker.clock import Clock, SystemClock
 from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.messages import Request
 from broker.parameters import SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory
 from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
-from gpu_worker.engine.errors import ENGINE_ERROR, require_fit
+from gpu_worker.engine.errors import ENGINE_ERROR, NoRoomError, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
+from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
@@ -59,6 +60,11 @@ class _Held:
     def over(self) -> bool:
         return self.ending.reached(self.tokens)
 
+    @property
+    def most_tokens(self) -> int:
+        """What it may come to occupy, prompt and answer together."""
+        return len(self.prompt_ids) + self.request.params.max_tokens
+
     def grow(self, now_s: float, interval_s: float) -> int:
         """Take the tokens that are due, at most one where time is free; returns how many."""
         before = len(self.tokens)
@@ -98,6 +104,9 @@ class SimulatedEngine:
         self._meter = meter
         speed = self._options.tokens_per_s
         self._interval_s = 1 / speed if speed else 0.0
+        self._slots = self._options.slots
+        self._kv_tokens = self._options.slots * self._options.context_tokens
+        self._asleep = False
         self._changed = threading.Condition()
         self._waiting: dict[str, _Held] = {}
         self._running: dict[str, _Held] = {}
@@ -109,9 +118,9 @@ class SimulatedEngine:
 
     @property
     def capacity(self) -> Capacity:
-        """As configured; there is always room for what the slots hold."""
-        slots, context = self._options.slots, self._options.context_tokens
-        return Capacity(slots=slots, kv_tokens=slots * context, context_tokens=context)
+        """As configured, or as `resize` has made it."""
+        context = min(self._options.context_tokens, self._kv_tokens)
+        return Capacity(slots=self._slots, kv_tokens=self._kv_tokens, context_tokens=context)
 
     @property
     def load(self) -> Load:
@@ -146,7 +155,7 @@ class SimulatedEngine:
         with self._changed:
             try:
                 _refuse_unsimulated(params)
-                require_fit(len(prompt_ids), params.max_tokens, self._options.context_tokens)
+                require_fit(len(prompt_ids), params.max_tokens, self.capacity.context_tokens)
             except InvalidRequestError as error:
                 self._rejected.append(failure(request_id, error.code, str(error)))
             else:
@@ -162,7 +171,7 @@ class SimulatedEngine:
                 started = self._start_waiting()
             failing = [held for held in started if self._options.faults and self._fault(held)]
             with self._changed:
-                done = self._fail(failing) + self._advance()
+                done = self._fail(failing) + ([] if self._asleep else self._advance())
                 left_s = deadline - self._clock.now_s()
                 if done or left_s <= 0:
                     return done
@@ -187,6 +196,33 @@ class SimulatedEngine:
             held = self._running.get(request_id) or self._waiting.get(request_id)
             return held.settled.push(held.tokens) if held is not None and held.settled is not None else ""
 
+    def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
+        """Change the sizes; see `Engine.resize`. Only what is in hand limits them."""
+        with self._changed:
+            needed = max((held.most_tokens for held in (*self._running.values(), *self._waiting.values())), default=0)
+            if 0 < kv_tokens < needed:
+                raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")
+            self._slots = slots or self._slots
+            self._kv_tokens = kv_tokens or self._kv_tokens
+            self._hold_back()
+            self._changed.notify_all()
+
+    def sleep(self) -> None:
+        """Make no step until woken; see `Engine.sleep`."""
+        with self._changed:
+            self._asleep = True
+            self._hold_back()
+
+    def wake(self) -> None:
+        """Go on; see `Engine.wake`."""
+        with self._changed:
+            self._asleep = False
+            self._changed.notify_all()
+
+    def memory(self) -> Memory:
+        """That of the process: there are no weights and no cache."""
+        return Memory(device="cpu", rss_mib=rss_mib())
+
     def close(self) -> None:
         """Forget everything; a waiting or hanging `step` returns."""
         self._closed.set()
@@ -204,8 +240,26 @@ class SimulatedEngine:
             self._closed.wait()
         return fault is not None
 
+    def _hold_back(self) -> None:
+        """Let all that run wait again, before the others, with their tokens so far."""
+        self._waiting = self._running | self._waiting
+        self._running = {}
+
+    def _admissible(self) -> list[_Held]:
+        """Those that wait, in their order, as far as slots and tokens go."""
+        if not self._waiting:
+            return []
+        free_tokens = self._kv_tokens - sum(held.most_tokens for held in self._running.values())
+        admissible: list[_Held] = []
+        for held in list(self._waiting.values())[: max(0, self._slots - len(self._running))]:
+            free_tokens -= held.most_tokens
+            if free_tokens < 0:
+                break
+            admissible.append(held)
+        return admissible
+
     def _start_waiting(self) -> list[_Held]:
-        started = list(self._waiting.values())[: self._options.slots - len(self._running)]
+        started = [] if self._asleep else self._admissible()
         speed = self._options.prefill_tokens_per_s
         for held in started:
             self._running[held.request_id] = self._waiting.pop(held.request_id)

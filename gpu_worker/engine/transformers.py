@@ -17,11 +17,11 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
-from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError
+from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError
 from gpu_worker.engine.intake import Intake
 from gpu_worker.engine.logprobs import token_logprobs
 from gpu_worker.engine.prompts import PromptReader
@@ -149,6 +149,29 @@ class TransformersEngine:
                 return ""
             return held.settled.push(self._resident.tokens(held))
 
+    def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
+        """Go on with a loop of other sizes; see `Engine.resize`."""
+        with self._lock:
+            self._resident.resize(slots=slots, kv_tokens=kv_tokens)
+            self._deliver(self._recover())
+            if self._resident.error:
+                raise NoRoomError(f"these sizes do not fit: {self._resident.error}")
+
+    def sleep(self) -> None:
+        """End the loop and offload the weights; see `Engine.sleep`."""
+        with self._lock:
+            self._resident.sleep()
+            self._deliver(self._last_words())
+
+    def wake(self) -> None:
+        """Restore the weights and start a loop; see `Engine.wake`."""
+        with self._lock:
+            self._resident.wake()
+
+    def memory(self) -> Memory:
+        """Weights and cache, and what the device says; see `Engine.memory`."""
+        return self._resident.memory()
+
     def close(self) -> None:
         """End the loop's thread and free cache and model; a waiting `step` returns."""
         with self._lock:
@@ -179,16 +202,24 @@ class TransformersEngine:
         held.note(output.generated_tokens)
         if held.over:
             return self._finish(held)
-        if output.status is RequestStatus.FAILED and not self._resident.broken:
+        if output.status is RequestStatus.FAILED and not self._resident.halted:
             self._resident.drop(held)
             return failure(held.request_id, ENGINE_ERROR, f"generation failed: {output.error}")
         return None
 
-    def _recover(self) -> list[Completion]:
-        # What the loop had to say until its end is in the inbox once it is stopped.
-        self._resident.stop()
+    def _deliver(self, completions: Sequence[Completion]) -> None:
+        """For `step` to return: it may be another thread's."""
+        for completion in completions:
+            self._inbox.put(completion)
+
+    def _last_words(self) -> list[Completion]:
+        # What a loop had to say until its end is in the inbox once it is stopped.
         done = self._read(self._events(0))
-        done += [self._finish(held) for held in self._resident.over()]
+        return done + [self._finish(held) for held in self._resident.over()]
+
+    def _recover(self) -> list[Completion]:
+        self._resident.stop()
+        done = self._last_words()
         for held in self._resident.recover():
             message = f"generation failed repeatedly, the last time alone: {self._resident.error}"
             done.append(failure(held.request_id, ENGINE_ERROR, message))

@@ -1,11 +1,14 @@
 """What every engine must do, run against each."""
 
+import gc
 import threading
+import weakref
 
 import msgspec
 import pytest
 
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from gpu_worker.engine.errors import NoRoomError
 from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.engine.simulated import SimulatedEngine
 
@@ -350,3 +353,72 @@ def test_the_text_so_far_of_a_resumed_request_begins_at_its_beginning(engine):
     completion = engine.cancel("again")
     assert text.startswith(whole.text)
     assert completion.text.startswith(text)
+
+
+def test_asleep_it_makes_no_step_and_awake_it_goes_on_as_if_nothing_had_been(engine):
+    (whole,) = run(engine, request(max_tokens=16))
+    engine.submit("a", request(max_tokens=16))
+    assert started(engine, "a", 3) == []
+    engine.sleep()
+    engine.sleep()
+    tokens, steps = engine.generated("a"), engine.load.steps
+    engine.submit("b", request(max_tokens=4))
+    engine.submit("gone", request(max_tokens=4))
+    assert engine.step(0.1) == []
+    assert engine.cancel("gone").token_ids == ()
+    assert (engine.generated("a"), engine.load.steps) == (tokens, steps)
+    assert engine.load.running == 0
+    assert engine.load.waiting == 2
+    engine.wake()
+    engine.wake()
+    done = finish(engine, 2)
+    assert (done["a"].text, done["a"].token_ids, done["a"].usage) == (whole.text, whole.token_ids, whole.usage)
+    assert done["b"].token_ids == whole.token_ids[:4]
+
+
+def test_a_resize_changes_the_capacity_and_keeps_what_is_in_hand(engine):
+    before = engine.capacity
+    (whole,) = run(engine, request(max_tokens=10))
+    for index in range(2):
+        engine.submit(str(index), request(max_tokens=10))
+    done = {completion.request_id: completion for completion in started(engine, "0", 3)}
+    engine.resize(slots=1, kv_tokens=512)
+    assert (engine.capacity.slots, engine.capacity.kv_tokens) == (1, 512)
+    assert engine.capacity.context_tokens <= 512
+    done |= finish(engine, 2 - len(done))
+    assert {(output.text, output.token_ids) for output in done.values()} == {(whole.text, whole.token_ids)}
+    (too_long,) = run(engine, request(max_tokens=600))
+    assert too_long.error.code == "context_length_exceeded"
+    engine.resize(kv_tokens=before.kv_tokens)
+    assert engine.capacity.slots == 1
+    engine.resize(slots=before.slots)
+    assert engine.capacity == before
+    assert run(engine, request(max_tokens=10)) == [msgspec.structs.replace(whole, request_id="0")]
+
+
+def test_a_resize_that_a_request_in_hand_would_not_survive_is_refused(engine):
+    before = engine.capacity
+    engine.submit("a", request(max_tokens=300))
+    with pytest.raises(NoRoomError, match="a request in hand may need 30"):
+        engine.resize(slots=1, kv_tokens=128)
+    assert engine.capacity == before
+    assert started(engine, "a", 2) == []
+    engine.cancel("a")
+
+
+def test_it_says_what_memory_it_occupies(engine):
+    awake = engine.memory()
+    assert awake.rss_mib > 10
+    if isinstance(engine._engine, SimulatedEngine):
+        return
+    weights = sum(weight.nbytes for weight in engine._engine._resident._model.parameters()) / 2**20
+    assert awake.weights_mib == pytest.approx(weights, rel=0.01)
+    assert awake.kv_cache_mib > 1
+    cache = weakref.ref(engine._engine._resident._loop._processor.cache.cache_tensor)
+    assert cache().nbytes / 2**20 == pytest.approx(awake.kv_cache_mib, abs=0.1)
+    engine.sleep()
+    gc.collect()
+    assert cache() is None
+    assert engine.memory().kv_cache_mib == 0
+    engine.wake()
+    assert engine.memory().kv_cache_mib == awake.kv_cache_mib

@@ -25,8 +25,9 @@ CODES = {
     "DriverStateError": "wrong_driver_state",
     "ContextLengthExceededError": "context_length_exceeded",
     "EngineDeadError": "engine_dead",
+    "NoRoomError": "no_room",
 }
-RETRYABLE = {"BrokerUnavailableError", "WorkerNameTakenError", "NotFinishedError", "EngineDeadError"}
+RETRYABLE = {"BrokerUnavailableError", "WorkerNameTakenError", "NotFinishedError", "EngineDeadError", "NoRoomError"}
 MODULES = (broker.errors, driver.errors, gpu_worker.engine.errors)
 ERRORS = {
     kind
