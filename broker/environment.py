@@ -59,6 +59,10 @@ VARIABLES = frozenset(
         "DETECTION_INTERVAL",
         "FAILURE_THRESHOLD",
         "STALL_TIMEOUT",
+        "MAX_PENDING_REQUESTS",
+        "MAX_PENDING_TOKENS",
+        "MAX_USER_PENDING_REQUESTS",
+        "MAX_USER_PENDING_TOKENS",
         # between our own processes
         "INTERNAL_LIFELINE_FD",
         "INTERNAL_INSTANCE",

@@ -10,6 +10,8 @@ StokerError
 │   └── BrokerRefusedError      it refuses a command, and would refuse it again
 ├── WorkerNameTakenError    a live session already has this worker name; retryable
 ├── JobNotFoundError        the ledger has no such job (also a KeyError)
+├── QueueFullError          as many requests or tokens wait as may; retryable
+├── ExceedsLimitError       more at once than may ever wait
 └── EmbeddedServerError     the private Valkey server could not be started
 """
 
@@ -81,6 +83,43 @@ class JobNotFoundError(StokerError, KeyError):
     """The ledger holds no such job: a wrong id, or its results have expired."""
 
     code = "job_not_found"
+
+
+class QueueFullError(StokerError):
+    """As many requests or tokens wait as may; nothing of what was sent was taken.
+
+    `limit` names the limit and `most` is its value; `fill` is what counts towards it now, `wanted` what was to be
+    added. `retry_after_s` is how long the room takes to come at the present speed, None when nothing moves. Of the
+    requests that were sent, the first `fits` would be taken now.
+    """
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str,
+        most: int,
+        fill: int,
+        wanted: int,
+        retry_after_s: float | None = None,
+        fits: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.most = most
+        self.fill = fill
+        self.wanted = wanted
+        self.retry_after_s = retry_after_s
+        self.fits = fits
+
+
+class ExceedsLimitError(StokerError):
+    """A request, or a job that is to be taken as a whole, is larger than what may ever wait."""
+
+    code = "exceeds_limit"
 
 
 class EmbeddedServerError(StokerError):

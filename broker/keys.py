@@ -51,6 +51,8 @@ class Keys:
         self.waiting = f"{namespace}:waiting"
         self.stopping = f"{namespace}:stopping"
         self.closing = f"{namespace}:closing"
+        self.load = f"{namespace}:load"
+        self.policy = f"{namespace}:policy"
         self.sessions = f"{namespace}:sessions"
         self.wake = f"{namespace}:wake"
         self.quarantine = f"{namespace}:quarantine"

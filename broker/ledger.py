@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from broker import codec
+from broker.admission import Refusal
 from broker.connection import RedisClient
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Output, Request
-from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, QuarantinedRequest
+from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, Policy, QuarantinedRequest
 from broker.scripts import Scripts
 
 QUARANTINE_TTL_MS = 7 * 86_400_000
@@ -45,17 +46,21 @@ class Ledger:
         last: bool,
         priority: int = 0,
         deadline_s: float | None = None,
+        user: str = "",
+        announced: tuple[int, int] = (0, 0),
     ) -> int:
         """Add requests at `offset` of a job, creating it at offset 0; `last` seals it. Returns requests so far.
 
-        `deadline_s` is seconds from the creation of the job.
+        `deadline_s` is seconds from the creation of the job. `announced` requests and tokens, if given at the creation,
+        are what the whole job will have: it is admitted as a whole, and its runs then have their room.
 
         Raises:
             JobNotFoundError: the job is unknown, or sealed with fewer requests.
+            QueueFullError: a limit is reached; nothing was changed.
         """
         job = self._keys.job(job_id)
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
-        args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms]
+        args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced]
         for request in requests:
             args += [codec.encode(request), request.estimated_tokens()]
         keys = [
@@ -68,11 +73,25 @@ class Ledger:
             self._keys.closing,
             self._keys.waiting,
             self._keys.stopping,
+            self._keys.load,
+            self._keys.policy,
         ]
-        submitted = int(self._scripts.run("submit", keys, args))
-        if submitted < 0:
+        reply = self._scripts.run("submit", keys, args)
+        if isinstance(reply, list):
+            raise _refusal(reply).error(user)
+        if reply < 0:
             raise JobNotFoundError(f"job {job_id} takes no requests at {offset}: it is unknown or already sealed")
-        return submitted
+        return int(reply)
+
+    def configure(self, token: str, policy: Policy) -> None:
+        """Make these limits everybody's.
+
+        Raises:
+            NotLeaderError: `token` does not hold the lead.
+        """
+        fields = [item for name, value in msgspec.structs.asdict(policy).items() for item in (name, int(value))]
+        if int(self._scripts.run("configure", [self._keys.leader, self._keys.policy], [token, *fields])) < 0:
+            raise NotLeaderError
 
     def assign(
         self,
@@ -170,6 +189,7 @@ class Ledger:
             job.attempts,
             job.checkpoints,
             self._keys.waiting,
+            self._keys.load,
         ]
         args: list[Any] = [job_id]
         for output in outputs:
@@ -227,7 +247,7 @@ class Ledger:
         Raises:
             JobNotFoundError: no such job.
         """
-        keys = [self._keys.job(job_id).record, self._keys.closing, self._keys.stopping]
+        keys = [self._keys.job(job_id).record, self._keys.closing, self._keys.stopping, self._keys.load]
         result = int(self._scripts.run("cancel", keys, [job_id]))
         if result < 0:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
@@ -243,6 +263,22 @@ class Ledger:
             *self._keys.job(job_id).all(),
         ]
         return bool(self._scripts.run("close", keys, [job_id, ttl_s]))
+
+
+def _refusal(reply: list[Any]) -> Refusal:
+    fits, limit, *counts, speed = reply
+    most, fill, wanted, scope_requests, scope_tokens, all_tokens = (int(count) for count in counts)
+    return Refusal(
+        fits=int(fits),
+        limit=limit.decode(),
+        most=most,
+        fill=fill,
+        wanted=wanted,
+        scope_requests=scope_requests,
+        scope_tokens=scope_tokens,
+        all_tokens=all_tokens,
+        tokens_per_s=float(speed),
+    )
 
 
 def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> ClaimedRequest:

@@ -10,7 +10,7 @@ from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Request
-from broker.records import BatchRecord, JobRecord, PendingRequest, QuarantinedRequest, WaitingJob
+from broker.records import BatchRecord, JobRecord, Load, PendingRequest, Policy, QuarantinedRequest, WaitingJob
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +117,18 @@ class Queries:
         with broker_errors(self._url):
             entries = self._redis.zrange(self._keys.closing, 0, -1, withscores=True)
         return [(job_id.decode(), int(completed_ms)) for job_id, completed_ms in entries]
+
+    def load(self, user: str | None = None) -> Load:
+        """What waits or runs, of all or of one user."""
+        names = ["requests", "tokens"] if user is None else [f"requests {user}", f"tokens {user}"]
+        with broker_errors(self._url):
+            requests, tokens = self._redis.hmget(self._keys.load, names)
+        return Load(requests=int(requests or 0), tokens=int(tokens or 0))
+
+    def policy(self) -> Policy:
+        """What the leading driver has set for all."""
+        with broker_errors(self._url):
+            return codec.from_fields(Policy, self._redis.hgetall(self._keys.policy))
 
     def quarantined(self) -> list[QuarantinedRequest]:
         """Requests that were given up, oldest first."""

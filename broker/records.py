@@ -25,6 +25,23 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int
     deadline_ms: int = 0  # 0 for none
     cancelled: bool = False
+    user: str = ""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the leading driver has set for all; 0 is no limit. Pending is what was submitted and has no output yet."""
+
+    max_pending_requests: int = 0
+    max_pending_tokens: int = 0  # estimated: prompt and max_tokens
+    max_user_pending_requests: int = 0  # of one user
+    max_user_pending_tokens: int = 0
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What was submitted and has no output yet: requests, and their estimated tokens (prompt and `max_tokens`)."""
+
+    requests: int = 0
+    tokens: int = 0
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ COMMANDS = (
     "claim",
     "close",
     "commit",
+    "configure",
     "drain",
     "expire",
     "finish",

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
         BrokerRefusedError,
         BrokerUnavailableError,
         ConfigurationError,
+        ExceedsLimitError,
         InvalidRequestError,
         JobNotFoundError,
+        QueueFullError,
         StokerError,
     )
     from broker.messages import (
@@ -39,6 +41,7 @@ __all__ = [
     "ConfigurationError",
     "Driver",
     "DriverSettings",
+    "ExceedsLimitError",
     "FinishReason",
     "InvalidRequestError",
     "Job",
@@ -47,6 +50,7 @@ __all__ = [
     "Output",
     "OutputError",
     "Progress",
+    "QueueFullError",
     "Request",
     "SamplingParams",
     "StokerError",
@@ -62,8 +66,10 @@ _HOMES = {
         "BrokerRefusedError",
         "BrokerUnavailableError",
         "ConfigurationError",
+        "ExceedsLimitError",
         "InvalidRequestError",
         "JobNotFoundError",
+        "QueueFullError",
         "StokerError",
     ),
 }

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from broker.errors import JobNotFoundError, StokerError
+from broker.errors import JobNotFoundError, QueueFullError, StokerError
 from broker.messages import Output
 from broker.patience import Patience
 from driver.batch_file import BatchLine
@@ -27,6 +27,8 @@ class BatchFeed:
     def __init__(self, client: Client, model: str, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.model = model
         self.waiting: dict[int, BatchLine] = {}
+        self.held: list[BatchLine] = []  # there was no room for them yet
+        self.full: QueueFullError | None = None  # why not
         self._client = client
         self._now_s = now_s
         self._insist = Patience()
@@ -39,15 +41,32 @@ class BatchFeed:
         return self._feed.job_id
 
     def add(self, lines: Sequence[BatchLine]) -> None:
-        """Submit lines."""
-        for index, line in enumerate(lines, start=self._feed.submitted):
-            self.waiting[index] = line
-        self._touch(lambda: self._feed.add(line.request for line in lines))
+        """Submit lines, as many of them as there is room for; the rest is `held`, and `full` says why.
+
+        Raises:
+            ExceedsLimitError: the first of the held lines is larger than a limit allows at all.
+        """
+        self.held = [*self.held, *lines]
+        self.add_held()
+
+    def add_held(self) -> None:
+        """Submit what is held, as far as there is room for it now.
+
+        Raises:
+            ExceedsLimitError: the first of the held lines is larger than a limit allows at all.
+        """
+        if self.held:
+            self._touch(self._offer_held)
+
+    def take_first_held(self) -> BatchLine:
+        """Give up the first of the held lines."""
+        return self.held.pop(0)
 
     def seal(self) -> None:
-        """Say that no more lines follow."""
+        """Say that no more lines follow; if some are held, the job is sealed once they are in."""
         self._sealed = True
-        self._touch(self._feed.seal)
+        if not self.held:
+            self._touch(self._feed.seal)
 
     def read(self, timeout_s: float) -> list[tuple[BatchLine, Output]]:
         """The next answers, waiting up to `timeout_s` seconds for the first."""
@@ -71,6 +90,17 @@ class BatchFeed:
         """
         self._client.job(self.job_id).cancel()
 
+    def _offer_held(self) -> None:
+        before = self._feed.submitted
+        try:
+            self.full = self._feed.offer([line.request for line in self.held])
+        finally:
+            taken = self._feed.submitted - before
+            self.waiting |= dict(enumerate(self.held[:taken], start=before))
+            self.held = self.held[taken:]
+        if self._sealed and not self.held:
+            self._feed.seal()
+
     def _touch(self, call: Callable[[], None]) -> None:
         self._touched_s = self._now_s()
         try:
@@ -82,12 +112,10 @@ class BatchFeed:
     def _begin_anew(self) -> None:
         with contextlib.suppress(StokerError):  # if it was only sealed, nothing of it need run twice
             self.cancel()
-        lines = list(self.waiting.values())
+        self.held = [*self.waiting.values(), *self.held]
+        self.waiting = {}
         self._open_job()
-        self.waiting = dict(enumerate(lines))
-        self._feed.add(line.request for line in lines)
-        if self._sealed:
-            self._feed.seal()
+        self._offer_held()
 
     def _open_job(self) -> None:
         self._touched_s = self._now_s()

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from broker.errors import BrokerError, StokerError
+from broker.errors import BrokerError, ExceedsLimitError, StokerError
 from broker.messages import Output
 from broker.patience import Patience
 from driver.batch_feed import BatchFeed
@@ -71,14 +71,17 @@ class BatchRun:
         with self._source.open("rb") as file:
             lines = self._open_lines(file)
             more = True
-            while more or self._waiting:
-                if more and self._waiting < self._window:
+            while more or self._waiting or self._is_full:
+                if self._is_full:
+                    self._submit([])
+                elif more and self._waiting < self._window:
                     run = list(islice(lines, RUN))
                     more = bool(run)
                     self._submit(run)
                     if not more:
                         self._seal()
-                self._collect(0.0 if more and self._waiting < self._window else POLL_S)
+                at_once = more and self._waiting < self._window and not self._is_full
+                self._collect(0.0 if at_once else POLL_S)
                 self._report(self._progress)
         return self._progress
 
@@ -101,6 +104,11 @@ class BatchRun:
     def _waiting(self) -> int:
         return sum(len(feed.waiting) for feed in self._feeds.values())
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether there was no room for lines that were read."""
+        return any(feed.held for feed in self._feeds.values())
+
     def _open_lines(self, file: BinaryIO) -> Iterator[BatchLine | BadLine]:
         for item in read_batch(file):
             if self._results.has(item):
@@ -117,10 +125,25 @@ class BatchRun:
                 self._count(done=1, failed=1)
             elif isinstance(item, BatchLine):
                 by_model.setdefault(self._model or item.model or "", []).append(item)
-        for model, lines in by_model.items():
+        for model in by_model:
             if model not in self._feeds:
                 self._feeds[model] = BatchFeed(self._client, model)
-            self._feeds[model].add(lines)
+        for model, feed in self._feeds.items():
+            self._add(feed, by_model.get(model, []))
+
+    def _add(self, feed: BatchFeed, lines: list[BatchLine]) -> None:
+        """Submit lines and what is held before them; one that is too large for the limits gets its error."""
+        while lines or feed.held:
+            try:
+                feed.add(lines)
+            except ExceedsLimitError as error:
+                lines, line = [], feed.take_first_held()
+                self._results.add_bad_line(
+                    BadLine(number=line.number, custom_id=line.custom_id, code=error.code, message=str(error))
+                )
+                self._count(done=1, failed=1)
+            else:
+                return
 
     def _refusal(self, line: BatchLine) -> BadLine | None:
         if self._served is None or self._model or line.model is None or line.model in self._served:
@@ -132,6 +155,8 @@ class BatchRun:
     def _collect(self, timeout_s: float) -> None:
         waiting = [feed for feed in self._feeds.values() if feed.waiting]
         heard = False
+        if not waiting and self._is_full:
+            time.sleep(timeout_s)  # others fill the queue
         for feed in waiting:
             answers = feed.read(min(timeout_s, SHARED_POLL_S) if len(waiting) > 1 else timeout_s)
             for line, output in answers:
@@ -141,7 +166,7 @@ class BatchRun:
                 heard = True
         for feed in self._feeds.values():
             feed.keep_open()
-        self._mind_silence(heard or not waiting)
+        self._mind_silence(heard or not (waiting or self._is_full))
 
     def _write(self, line: BatchLine, output: Output, feed: BatchFeed) -> None:
         self._results.add_output(
@@ -166,11 +191,16 @@ class BatchRun:
         now_s = time.monotonic()
         if heard:
             self._heard_s = now_s
-            self._set_obstacle(None)
+            self._set_obstacle(self._full())
         elif now_s - self._heard_s >= QUIET_S:
             self._heard_s = now_s
-            silent = next(feed for feed in self._feeds.values() if feed.waiting)
-            self._set_obstacle(Patience()(lambda: self._client.obstacle(silent.model)))
+            silent = next(feed for feed in self._feeds.values() if feed.waiting or feed.held)
+            self._set_obstacle(Patience()(lambda: self._client.obstacle(silent.model)) or self._full())
+
+    def _full(self) -> str | None:
+        """The limit that keeps lines back."""
+        full = next((feed.full for feed in self._feeds.values() if feed.held and feed.full), None)
+        return full and f"the queue is full: {full.limit} is {full.most}"
 
     def _set_obstacle(self, obstacle: str | None) -> None:
         self._progress = msgspec.structs.replace(self._progress, obstacle=obstacle)

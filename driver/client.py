@@ -6,15 +6,17 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from broker import codec
-from broker.errors import InvalidRequestError, MessageError
+from broker.errors import ExceedsLimitError, InvalidRequestError, MessageError, QueueFullError
 from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
 from broker.parameters import is_text, is_whole_number, shown
 from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver.availability import obstacle
+from driver.deadline import Deadline
 from driver.feed import JobFeed
 from driver.job import Job
+from driver.room import Room
 
 PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age
 DEADLINE_LIMIT_S = 10**9
@@ -43,29 +45,64 @@ class Client:
         model: str = "",
         priority: int = 0,
         deadline: float | None = None,
+        user: str = "",
+        block: bool = False,
+        timeout: float | None = None,
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
         `params` is for all prompts, or one for each. `model` "" lets any worker serve them. Requests that are not
-        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far.
+        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far. `user` is whose
+        limits count.
+
+        Where limits are set, the job is taken as a whole or refused; with `block`, requests go in as there is room
+        for them, and this waits for it, up to `timeout` seconds in all.
 
         Raises:
             InvalidRequestError: no prompts, or one that cannot be run; names its place. Nothing is submitted.
             BrokerUnavailableError: Redis does not answer.
+            QueueFullError: a limit is reached; `retry_after_s` says when to try again. Nothing stays submitted.
+            ExceedsLimitError: the job, or with `block` one request, is larger than a limit.
         """
         requests = as_requests(prompts, params)
-        feed = self.open_job(model=model, priority=priority, deadline=deadline)
-        feed.add_and_seal(requests)
+        feed = self.open_job(model=model, priority=priority, deadline=deadline, user=user, block=block, timeout=timeout)
+        try:
+            feed.add_and_seal(requests)
+        except (QueueFullError, ExceedsLimitError):
+            if feed.submitted:
+                self.job(feed.job_id).cancel()
+            raise
         return self.job(feed.job_id)
 
-    def open_job(self, *, model: str = "", priority: int = 0, deadline: float | None = None) -> JobFeed:
+    def open_job(
+        self,
+        *,
+        model: str = "",
+        priority: int = 0,
+        deadline: float | None = None,
+        user: str = "",
+        block: bool = True,
+        timeout: float | None = None,
+    ) -> JobFeed:
         """A new job to which requests are added bit by bit; seal it at the end.
+
+        With `block`, adding waits while the queue is full, up to `timeout` seconds over the job's life; without, it
+        raises a QueueFullError.
 
         Raises:
             InvalidRequestError: an option is not what it should be.
         """
-        _refuse_wrong_options(model, priority, deadline)
-        return JobFeed(self.store.ledger, str(uuid.uuid4()), model, priority=priority, deadline_s=deadline)
+        _refuse_wrong_options(model, priority, deadline, user)
+        Deadline(timeout)  # refuses what is no number
+        return JobFeed(
+            self.store.ledger,
+            str(uuid.uuid4()),
+            model,
+            priority=priority,
+            deadline_s=deadline,
+            user=user,
+            room=Room(timeout) if block else None,
+        )
 
     def job(self, job_id: str) -> Job:
         """A handle on a job submitted earlier, by any process."""
@@ -127,10 +164,12 @@ def as_requests(
     return requests
 
 
-def _refuse_wrong_options(model: Any, priority: Any, deadline: Any) -> None:
+def _refuse_wrong_options(model: Any, priority: Any, deadline: Any, user: Any = "") -> None:
     """What the ledger could not give back as it was must not get in: every driver would stumble over it."""
     if not is_text(model):
         raise InvalidRequestError(f"model must be a name, not {shown(model)}")
+    if not is_text(user):
+        raise InvalidRequestError(f"user must be a name, not {shown(user)}")
     if type(priority) is not int or abs(priority) > PRIORITY_LIMIT:
         raise InvalidRequestError(
             f"priority must be a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {shown(priority)}"

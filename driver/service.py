@@ -115,6 +115,7 @@ class DriverService:
         self._mind_stalls()
         self._reconciler.end_stopped(stopping)
         if self._is_reconciling_due():
+            self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._mind_restarts()
             self._reconciler.reconcile(sessions, now_ms)
         if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):

@@ -8,6 +8,7 @@ import msgspec
 
 from broker.environment import load, not_finite
 from broker.errors import ConfigurationError
+from broker.records import Policy
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -33,6 +34,10 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     detection_interval: float = 1.0
     stall_timeout: float = 60.0  # a worker with work in hand and no engine step for so long hangs
     failure_threshold: int = 3  # missed heartbeats before a worker is suspect
+    max_pending_requests: int = 0  # submitted, with no output yet; 0: no limit
+    max_pending_tokens: int = 0  # estimated prompt tokens plus max_tokens of these
+    max_user_pending_requests: int = 0  # the same of one user
+    max_user_pending_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""
@@ -48,6 +53,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
                 ("batch_size", 1),
                 ("batch_tokens", 1),
                 ("failure_threshold", 1),
+                *((name, 0) for name in Policy.__struct_fields__),
             )
             if getattr(self, name) < least
         ]
@@ -56,6 +62,10 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
             problems.append("model must not be empty")
         if problems:
             raise ConfigurationError("; ".join(problems))
+
+    def policy(self) -> Policy:
+        """What this driver sets for everybody while it leads."""
+        return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
 
 
 def load_driver_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> DriverSettings:

@@ -3,52 +3,125 @@
 -- A run names its place (offset), so the same call sent twice changes nothing. A job is complete only once it is
 -- sealed: `last` says that no request follows. An empty run keeps an open job alive, or seals it.
 --
--- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing  8 waiting  9 stopping
+-- What waits is counted in `load`, for all and for each user, and a run that would go beyond a limit of `policy` is
+-- refused as a whole. A job that announces its size is admitted, or refused, for all its runs with the first.
+--
+-- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing  8 waiting  9 stopping  10 load  11 policy
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
---      creation only)  then, for each request: payload, cost in tokens
--- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests.
+--      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
+--      then, for each request: payload, cost in tokens
+-- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests; when refused
+-- {requests of the run that would fit, limit, its value, counted now, wanted, requests and tokens of whom it is for,
+-- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
+local FIXED = 9
+local SPEED_MEMORY_MS = 30000 -- as in commit
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local offset = tonumber(ARGV[4])
-local count = (#ARGV - 6) / 2
+local offset, last = tonumber(ARGV[4]), ARGV[5] == '1'
+local count = (#ARGV - FIXED) / 2
 
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  if offset > 0 then return -1 end
+local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens')
+local is_new = not job[1]
+local submitted = tonumber(job[2] or '0')
+if is_new and offset > 0 then return -1 end
+if not is_new and job[1] ~= 'open' then
+  if offset + count <= submitted then return submitted end
+  return -1
+end
+if offset > submitted then return -1 end
+
+-- What is new, and what of it was not announced before.
+local user = job[3] or (is_new and ARGV[7])
+local announced_requests, announced_tokens = 0, 0
+if is_new then announced_requests, announced_tokens = tonumber(ARGV[8]), tonumber(ARGV[9]) end
+local reserved_requests = tonumber(job[4] or '0') + announced_requests
+local reserved_tokens = tonumber(job[5] or '0') + announced_tokens
+local known = math.min(submitted - offset, count)
+local added, added_tokens = count - known, 0
+for i = known + 1, count do added_tokens = added_tokens + ARGV[FIXED + 2 * i] end
+local more_requests = announced_requests + math.max(0, added - reserved_requests)
+local more_tokens = announced_tokens + math.max(0, added_tokens - reserved_tokens)
+
+if user and more_requests + more_tokens > 0 then
+  local names = { 'max_pending_requests', 'max_pending_tokens', 'max_user_pending_requests', 'max_user_pending_tokens' }
+  local limits = redis.call('HMGET', KEYS[11], unpack(names))
+  local load = redis.call('HMGET', KEYS[10], 'requests', 'tokens', 'requests ' .. user, 'tokens ' .. user,
+    'speed_sum', 'speed_ms', 'speed_since_ms')
+  local wanted = { more_requests, more_tokens, more_requests, more_tokens }
+  local room = { math.huge, math.huge }
+  local full, hopeless
+  for i = 1, 4 do
+    local most, fill = tonumber(limits[i] or '0'), tonumber(load[i] or '0')
+    if most > 0 then
+      local kind = (i - 1) % 2 + 1
+      room[kind] = math.min(room[kind], most - fill)
+      if fill + wanted[i] > most then full = full or i end
+      if wanted[i] > most then hopeless = hopeless or i end
+    end
+  end
+  local i = hopeless or full
+  if i then
+    local fits, tokens = known, 0
+    while fits < count do
+      tokens = tokens + ARGV[FIXED + 2 * (fits + 1)]
+      if fits + 1 - known > room[1] or tokens > room[2] then break end
+      fits = fits + 1
+    end
+    local speed = 0
+    if load[7] and now > tonumber(load[7]) and now - load[6] < 10 * SPEED_MEMORY_MS then
+      local seen = 1 - math.exp((load[7] - now) / SPEED_MEMORY_MS)
+      speed = load[5] * math.exp((load[6] - now) / SPEED_MEMORY_MS) / seen * 1000 / SPEED_MEMORY_MS
+    end
+    local of = i > 2 and 3 or 1
+    return { fits, names[i], tonumber(limits[i]), tonumber(load[i] or '0'), wanted[i], tonumber(load[of] or '0'),
+      tonumber(load[of + 1] or '0'), tonumber(load[2] or '0'), tostring(speed) }
+  end
+end
+
+if is_new then
   local deadline = 0
   if tonumber(ARGV[6]) > 0 then deadline = now + ARGV[6] end
   redis.call('HSET', KEYS[1], 'id', ARGV[1], 'model', ARGV[2], 'priority', ARGV[3], 'state', 'open',
     'submitted', 0, 'done', 0, 'failed', 0, 'dropped', 0, 'prompt_tokens', 0, 'completion_tokens', 0,
-    'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0,
+    'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0, 'user', user,
     'deadline_ms', string.format('%.0f', deadline),
     'place', string.format('%.0f', now - ARGV[3] * 10000000000000))
   redis.call('ZADD', KEYS[5], now, ARGV[1])
   if deadline > 0 then redis.call('ZADD', KEYS[9], string.format('%.0f', deadline), ARGV[1]) end
 end
 
-local submitted = tonumber(redis.call('HGET', KEYS[1], 'submitted'))
-if redis.call('HGET', KEYS[1], 'state') ~= 'open' then
-  if offset + count <= submitted then return submitted end
-  return -1
-end
-if offset > submitted then return -1 end
-
-for i = 1, count do
+for i = known + 1, count do
   local index = offset + i - 1
-  if index >= submitted then
-    redis.call('HSET', KEYS[2], index, ARGV[5 + 2 * i])
-    redis.call('HSET', KEYS[3], index, ARGV[6 + 2 * i])
-    redis.call('ZADD', KEYS[4], index, index)
-  end
+  redis.call('HSET', KEYS[2], index, ARGV[FIXED + 2 * i - 1])
+  redis.call('HSET', KEYS[3], index, ARGV[FIXED + 2 * i])
+  redis.call('ZADD', KEYS[4], index, index)
 end
-submitted = math.max(submitted, offset + count)
+submitted = submitted + added
 redis.call('HSET', KEYS[1], 'submitted', submitted, 'touched_ms', now)
 if redis.call('EXISTS', KEYS[4]) == 1 then
-  local job = redis.call('HMGET', KEYS[1], 'place', 'model')
-  redis.call('ZADD', KEYS[8], job[1], ARGV[1] .. ' ' .. job[2])
+  local place = redis.call('HMGET', KEYS[1], 'place', 'model')
+  redis.call('ZADD', KEYS[8], place[1], ARGV[1] .. ' ' .. place[2])
 end
 
-if ARGV[5] == '1' then
+if user then
+  local requests, tokens = announced_requests + added, announced_tokens + added_tokens
+  local used_requests, used_tokens = math.min(reserved_requests, added), math.min(reserved_tokens, added_tokens)
+  reserved_requests, reserved_tokens = reserved_requests - used_requests, reserved_tokens - used_tokens
+  requests, tokens = requests - used_requests, tokens - used_tokens
+  if last then -- what was announced and did not come
+    requests, tokens = requests - reserved_requests, tokens - reserved_tokens
+    reserved_requests, reserved_tokens = 0, 0
+  end
+  redis.call('HSET', KEYS[1], 'reserved_requests', reserved_requests, 'reserved_tokens', reserved_tokens)
+  redis.call('HINCRBY', KEYS[10], 'requests', requests)
+  redis.call('HINCRBY', KEYS[10], 'tokens', tokens)
+  local left = redis.call('HINCRBY', KEYS[10], 'requests ' .. user, requests)
+  local left_tokens = redis.call('HINCRBY', KEYS[10], 'tokens ' .. user, tokens)
+  if left == 0 and left_tokens == 0 then redis.call('HDEL', KEYS[10], 'requests ' .. user, 'tokens ' .. user) end
+end
+
+if last then
   redis.call('HSET', KEYS[1], 'state', 'running')
   -- The last output may have come before the seal.
   if tonumber(redis.call('HGET', KEYS[1], 'done')) == submitted then

@@ -1,15 +1,18 @@
 """A batch run's jobs on a real ledger: kept open, begun anew, taken back."""
 
+import json
+
 import pytest
 
 from broker.errors import BrokerUnavailableError, JobNotFoundError
 from broker.messages import JobState
+from broker.records import Policy
 from driver.batch_feed import TOUCH_S, BatchFeed
 from driver.batch_file import BatchLine, BatchOutput, RequestKind
 from driver.batch_run import BatchRun
 from driver.client import Client
 from tests.support.clock import FakeClock
-from tests.support.stage import request
+from tests.support.stage import LEADER, request
 
 
 def lines(*numbers):
@@ -90,6 +93,69 @@ def test_lines_of_a_job_that_is_gone_go_on_in_a_new_one(stage, feed, clock):
     assert stage.queries.job(feed.job_id).state == JobState.RUNNING
     assert answer_all(stage, feed) == [1, 2, 3]
     stage.ledger.close(feed.job_id, 60)
+
+
+def test_lines_beyond_a_limit_are_held_and_go_in_as_there_is_room(stage, feed):
+    stage.ledger.configure(LEADER, Policy(max_pending_requests=4))
+    feed.add(lines(4, 5, 6))
+    feed.seal()
+    assert [line.number for line in feed.held] == [5, 6]
+    assert feed.full.limit == "max_pending_requests"
+    assert stage.queries.job(feed.job_id).state == JobState.OPEN
+    assert answer_all(stage, feed) == [1, 2, 3, 4]
+    feed.add_held()
+    assert feed.held == []
+    assert stage.queries.job(feed.job_id).state == JobState.RUNNING
+    assert answer_all(stage, feed) == [5, 6]
+    stage.ledger.close(feed.job_id, 60)
+
+
+def test_held_lines_of_a_job_that_is_gone_go_on_in_a_new_one(stage, feed):
+    stage.ledger.configure(LEADER, Policy(max_pending_requests=3))
+    feed.add(lines(4))
+    feed.seal()
+    old = feed.job_id
+    stage.ledger.submit(old, "m", [], offset=3, last=True)
+    stage.commit("", old, "", [0])
+    assert [line.number for line, _ in feed.read(0)] == [1]
+    feed.add_held()
+    assert feed.job_id != old
+    found = []
+    while feed.waiting:
+        found += answer_all(stage, feed)
+        feed.add_held()
+    assert sorted(found) == [2, 3, 4]
+    assert stage.queries.job(feed.job_id).state == JobState.DONE
+    for job in (old, feed.job_id):
+        stage.ledger.close(job, 60)
+
+
+def test_a_file_goes_through_a_queue_smaller_than_its_window(client, stage, tmp_path, in_background):
+    stage.ledger.configure(LEADER, Policy(max_pending_requests=5, max_pending_tokens=1000))
+    source = tmp_path / "in"
+    with source.open("w") as file:
+        for number in range(40):
+            tokens = 5000 if number in (0, 17) else 10
+            body = {"model": "ab"[number % 2], "prompt": "hello", "max_tokens": tokens}
+            line = {"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}
+            file.write(json.dumps(line) + "\n")
+    reports, counts = [], []
+    with BatchOutput(source, tmp_path / "out", None) as results:
+        run = in_background(BatchRun(client, source, results, report=reports.append).run)
+        while not run.done():
+            counts.append(stage.queries.load().requests)
+            for job in stage.queries.open_jobs():
+                stage.commit("", job.id, "", stage.pending(job.id)[:2])
+    summary = run.result()
+    assert (summary.done, summary.failed) == (40, 2)
+    assert max(counts) <= 5
+    found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert sorted(int(line["custom_id"]) for line in found) == list(range(40))
+    errors = {line["custom_id"]: line["error"]["code"] for line in found if line["error"]}
+    assert errors == {"0": "exceeds_limit", "17": "exceeds_limit"}
+    assert "the queue is full: max_pending_requests is 5" in {item.obstacle for item in reports}
+    for job in stage.queries.open_jobs():
+        stage.ledger.close(job.id, 60)
 
 
 @pytest.mark.parametrize(("error", "tried"), [(JobNotFoundError("gone"), 2), (BrokerUnavailableError("down"), 1)])

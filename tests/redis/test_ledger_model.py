@@ -24,7 +24,7 @@ from broker import codec
 from broker.errors import JobNotFoundError, WorkerNameTakenError
 from broker.ledger import NotLeaderError
 from broker.messages import JobState, Output, WorkerState
-from broker.records import BeatReply, Cause, JobRecord
+from broker.records import BeatReply, Cause, JobRecord, Load
 from broker.settings import BrokerSettings
 from broker.store import Store
 from driver.ending import end_pending
@@ -39,6 +39,7 @@ MAX_REQUESTS = 12  # of one job
 @dataclass
 class Job:
     id: str
+    user: str = ""
     submitted: int = 0
     sealed: bool = False
     cancelled: bool = False
@@ -123,7 +124,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
     @rule(count=st.integers(0, 5), last=st.booleans())
     def submit(self, count, last):
-        job = Job(str(uuid.uuid4()))
+        job = Job(str(uuid.uuid4()), user=f"user {len(self.jobs) % 2}")
         self.jobs[job.id] = job
         self._send(job, 0, count, last)
 
@@ -138,7 +139,7 @@ class LedgerMachine(RuleBasedStateMachine):
         run = [request(f"{job.id[:4]}-{offset + i}") for i in range(count)]
 
         def send():
-            return self.stage.ledger.submit(job.id, "", run, offset=offset, last=last)
+            return self.stage.ledger.submit(job.id, "", run, offset=offset, last=last, user=job.user)
 
         if job.sealed and offset + count > job.submitted:
             with pytest.raises(JobNotFoundError):
@@ -473,6 +474,17 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {job_id for job_id, _ in self.stage.queries.closing_jobs()} == closing
 
     @invariant()
+    def what_waits_is_counted(self):
+        for user in (None, "user 0", "user 1"):
+            jobs = [job for job in self.jobs.values() if user in (None, job.user)]
+            costs = [int(c) for job in jobs for c in self.stage.redis.hvals(self.stage.keys.job(job.id).costs)]
+            found = self.stage.queries.load(user)
+            assert (found.requests, found.tokens) == (
+                sum(job.submitted - len(job.accepted) for job in jobs),
+                sum(costs),
+            )
+
+    @invariant()
     def sessions_count_what_they_hold(self):
         rows = {row.id: row for row in self.stage.sessions.table()}
         assert set(rows) == {s.id for s in self.sessions.values() if s.state != "forgotten"}
@@ -507,6 +519,8 @@ class LedgerMachine(RuleBasedStateMachine):
             job.closed = True
         self.jobs_are_whole()
         self.tables_list_what_is_open()
+        self.what_waits_is_counted()
+        assert self.stage.queries.load() == Load()
         self.sessions_count_what_they_hold()
         assert leaked_keys(self.store) == []
 

@@ -14,6 +14,7 @@ NAMES = [
     "ConfigurationError",
     "Driver",
     "DriverSettings",
+    "ExceedsLimitError",
     "FinishReason",
     "InvalidRequestError",
     "Job",
@@ -22,6 +23,7 @@ NAMES = [
     "Output",
     "OutputError",
     "Progress",
+    "QueueFullError",
     "Request",
     "SamplingParams",
     "StokerError",
@@ -29,8 +31,8 @@ NAMES = [
 ]
 CALLS = {
     "Client": ["url", "*settings"],
-    "Client.submit": ["prompts", "params", "*model", "*priority", "*deadline"],
-    "Client.open_job": ["*model", "*priority", "*deadline"],
+    "Client.submit": ["prompts", "params", "*model", "*priority", "*deadline", "*user", "*block", "*timeout"],
+    "Client.open_job": ["*model", "*priority", "*deadline", "*user", "*block", "*timeout"],
     "Client.job": ["job_id"],
     "Client.workers": [],
     "Client.obstacle": ["model"],

@@ -17,6 +17,8 @@ CODES = {
     "BrokerRefusedError": "broker_refused",
     "WorkerNameTakenError": "worker_name_taken",
     "JobNotFoundError": "job_not_found",
+    "QueueFullError": "queue_full",
+    "ExceedsLimitError": "exceeds_limit",
     "EmbeddedServerError": "embedded_server_failed",
     "RequestFailedError": "request_failed",
     "TaskNotFoundError": "task_not_found",
@@ -27,7 +29,14 @@ CODES = {
     "EngineDeadError": "engine_dead",
     "NoRoomError": "no_room",
 }
-RETRYABLE = {"BrokerUnavailableError", "WorkerNameTakenError", "NotFinishedError", "EngineDeadError", "NoRoomError"}
+RETRYABLE = {
+    "BrokerUnavailableError",
+    "WorkerNameTakenError",
+    "NotFinishedError",
+    "EngineDeadError",
+    "NoRoomError",
+    "QueueFullError",
+}
 MODULES = (broker.errors, driver.errors, gpu_worker.engine.errors)
 ERRORS = {
     kind
