@@ -15,6 +15,7 @@ class JobKeys(msgspec.Struct, frozen=True):
     assigned: str
     committed: str
     outputs: str
+    deltas: str
 
     def all(self) -> list[str]:
         """Every key of the job, for expiry."""
@@ -63,7 +64,17 @@ class Keys:
     def job(self, job_id: str) -> JobKeys:
         """The keys of one job."""
         base = f"{self._prefix}:job:{job_id}"
-        parts = ("requests", "costs", "attempts", "checkpoints", "pending", "assigned", "committed", "outputs")
+        parts = (
+            "requests",
+            "costs",
+            "attempts",
+            "checkpoints",
+            "pending",
+            "assigned",
+            "committed",
+            "outputs",
+            "deltas",
+        )
         return JobKeys(base, *(f"{base}:{part}" for part in parts))
 
     def batch(self, batch_id: str) -> BatchKeys:

@@ -3,7 +3,7 @@
 One typed call a Lua command; `queries` reads. A request is pending, assigned or done, and moves only here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from broker import codec
 from broker.admission import Refusal
 from broker.connection import RedisClient
+from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Output, Request
@@ -19,6 +20,7 @@ from broker.scripts import Scripts
 
 QUARANTINE_TTL_MS = 7 * 86_400_000
 QUARANTINE_LIMIT = 10_000
+DELTA_LIMIT = 10_000  # pieces of text that one job keeps for its readers
 
 
 class NotLeaderError(Exception):
@@ -167,6 +169,14 @@ class Ledger:
             args += [index, msgspec.msgpack.encode(ids)]
         return int(self._scripts.run("checkpoint", [batch.record, job.assigned, job.checkpoints], args))
 
+    def publish(self, batch_id: str, job_id: str, session_id: str, deltas: Iterable[TextDelta]) -> int:
+        """Send new text of requests to whoever reads along. Returns how many were still this batch's."""
+        job, batch = self._keys.job(job_id), self._keys.batch(batch_id)
+        args: list[Any] = [batch_id, session_id, DELTA_LIMIT]
+        for delta in deltas:
+            args += [delta.index, codec.encode(delta)]
+        return int(self._scripts.run("publish", [batch.record, job.assigned, job.deltas], args))
+
     def commit(self, batch_id: str, job_id: str, session_id: str, outputs: Sequence[Output]) -> CommitResult:
         """Store outputs; the first of each request wins. Without a worker, batch and session are "".
 
@@ -260,6 +270,7 @@ class Ledger:
             self._keys.closing,
             self._keys.stopping,
             self._keys.waiting,
+            self._keys.job(job_id).deltas,
             *self._keys.job(job_id).all(),
         ]
         return bool(self._scripts.run("close", keys, [job_id, ttl_s]))

@@ -1,9 +1,10 @@
-"""Reads a job's outputs from its stream, in completion order, from any point on."""
+"""Reads a job's outputs from its stream, in completion order, from any point on; and its text as it comes."""
 
 from collections.abc import Iterator
 
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
+from broker.deltas import TextDelta
 from broker.keys import Keys
 from broker.messages import Output
 
@@ -16,7 +17,7 @@ class OutputStream:
 
     def __init__(self, client: RedisClient, keys: Keys, url: str, job_id: str, position: str = START) -> None:
         self._redis = client
-        self._key = keys.job(job_id).outputs
+        self.key = keys.job(job_id).outputs
         self._url = url
         self.position = position
 
@@ -25,7 +26,7 @@ class OutputStream:
         block_ms = int(min(timeout_s, BLOCK_LIMIT_S) * 1000)
         with broker_errors(self._url):
             # BLOCK 0 would wait for ever.
-            reply = self._redis.xread({self._key: self.position}, count=PAGE, block=block_ms or None)
+            reply = self._redis.xread({self.key: self.position}, count=PAGE, block=block_ms or None)
         if not reply:
             return []
         entries = reply[0][1]
@@ -35,15 +36,51 @@ class OutputStream:
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
         with broker_errors(self._url):
-            return bool(self._redis.xrange(self._key, min=f"({self.position}", count=1))
+            return bool(self._redis.xrange(self.key, min=f"({self.position}", count=1))
 
     def trim(self) -> None:
         """Drop what has been read; other readers of the job lose it too."""
         milliseconds, sequence = self.position.split("-")
         with broker_errors(self._url):
-            self._redis.xtrim(self._key, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
+            self._redis.xtrim(self.key, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
 
     def drain(self) -> Iterator[Output]:
         """Every output there is now, from the reader's place on."""
         while outputs := self.read(0):
             yield from outputs
+
+
+class LiveStream:
+    """A reader's place in one job's deltas and outputs, from the beginning on."""
+
+    def __init__(self, client: RedisClient, keys: Keys, url: str, job_id: str) -> None:
+        self._redis = client
+        self._url = url
+        self._outputs = OutputStream(client, keys, url, job_id)
+        self._deltas_key = keys.job(job_id).deltas
+        self._deltas_position = START
+
+    def read(self, timeout_s: float) -> list[TextDelta | Output]:
+        """What came next, waiting up to `timeout_s` seconds for the first; empty when nothing came.
+
+        Deltas are before outputs; each kind is in the order in which it came.
+        """
+        outputs = self._outputs
+        places = {self._deltas_key: self._deltas_position, outputs.key: outputs.position}
+        block_ms = int(min(timeout_s, BLOCK_LIMIT_S) * 1000)
+        with broker_errors(self._url):
+            reply = self._redis.xread(places, count=PAGE, block=block_ms or None)
+        items: list[TextDelta | Output] = []
+        for key, entries in sorted(reply, key=lambda stream: stream[0]):  # "deltas", then "outputs"
+            position = entries[-1][0].decode()
+            if key.decode() == outputs.key:
+                outputs.position = position
+                items += [codec.decode(Output, fields[b"o"]) for _, fields in entries]
+            else:
+                self._deltas_position = position
+                items += [codec.decode(TextDelta, fields[b"d"]) for _, fields in entries]
+        return items
+
+    def has_more(self) -> bool:
+        """Whether there are outputs beyond the reader's place."""
+        return self._outputs.has_more()

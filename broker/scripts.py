@@ -21,6 +21,7 @@ COMMANDS = (
     "forget",
     "lead",
     "open_session",
+    "publish",
     "quarantine",
     "release",
     "resign",

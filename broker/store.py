@@ -8,7 +8,7 @@ from broker.keys import Keys
 from broker.leader import Leadership
 from broker.ledger import Ledger
 from broker.queries import Queries
-from broker.results import START, OutputStream
+from broker.results import START, LiveStream, OutputStream
 from broker.sessions import Sessions
 from broker.settings import BrokerSettings
 
@@ -28,6 +28,10 @@ class Store:
     def outputs(self, job_id: str, position: str = START) -> OutputStream:
         """A reader of a job's outputs."""
         return OutputStream(self.redis, self.keys, self.url, job_id, position)
+
+    def live(self, job_id: str) -> LiveStream:
+        """A reader of a job's text as it comes, and of its outputs."""
+        return LiveStream(self.redis, self.keys, self.url, job_id)
 
     def leadership(self, token: str, lease_s: float) -> Leadership:
         """A driver's claim to lead."""

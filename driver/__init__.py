@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from driver.client import Client
+    from driver.deltas import Delta
     from driver.driver import Driver
     from driver.job import Job, Progress
     from driver.settings import DriverSettings
@@ -39,6 +40,7 @@ __all__ = [
     "ChatMessage",
     "Client",
     "ConfigurationError",
+    "Delta",
     "Driver",
     "DriverSettings",
     "ExceedsLimitError",
@@ -59,6 +61,7 @@ __all__ = [
 
 _HOMES = {
     "driver.client": ("Client",),
+    "driver.deltas": ("Delta",),
     "driver.driver": ("Driver",),
     "driver.job": ("Job", "Progress"),
     "driver.settings": ("DriverSettings",),

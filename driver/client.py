@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import msgspec
+
 from broker import codec
 from broker.errors import ExceedsLimitError, InvalidRequestError, MessageError, QueueFullError
 from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
@@ -48,12 +50,14 @@ class Client:
         user: str = "",
         block: bool = False,
         timeout: float | None = None,
+        stream: bool = False,
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
         `params` is for all prompts, or one for each. `model` "" lets any worker serve them. Requests that are not
         done within `deadline` seconds end with the error `deadline_exceeded` and the text so far. `user` is whose
-        limits count.
+        limits count. With `stream`, the text of all of them can be read as it comes, by `Job.stream`; a `Request` says
+        so itself.
 
         Where limits are set, the job is taken as a whole or refused; with `block`, requests go in as there is room
         for them, and this waits for it, up to `timeout` seconds in all.
@@ -64,7 +68,7 @@ class Client:
             QueueFullError: a limit is reached; `retry_after_s` says when to try again. Nothing stays submitted.
             ExceedsLimitError: the job, or with `block` one request, is larger than a limit.
         """
-        requests = as_requests(prompts, params)
+        requests = as_requests(prompts, params, stream=stream)
         feed = self.open_job(model=model, priority=priority, deadline=deadline, user=user, block=block, timeout=timeout)
         try:
             feed.add_and_seal(requests)
@@ -138,9 +142,12 @@ class Client:
 
 
 def as_requests(
-    prompts: Sequence[Prompt | Request], params: SamplingParams | Sequence[SamplingParams] | None
+    prompts: Sequence[Prompt | Request],
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    *,
+    stream: bool = False,
 ) -> list[Request]:
-    """Prompts of any form as requests.
+    """Prompts of any form as requests; with `stream`, all of them stream.
 
     Raises:
         InvalidRequestError: no prompts, or one that cannot be run; names its place.
@@ -155,7 +162,8 @@ def as_requests(
     requests: list[Request] = []
     for place, (prompt, own) in enumerate(zip(prompts, _spread(params, len(prompts)), strict=True)):
         try:
-            requests.append(_as_request(prompt, own))
+            request = _as_request(prompt, own)
+            requests.append(msgspec.structs.replace(request, stream=stream) if stream else request)
             codec.encode(requests[-1])  # now, as the first runs would be sent before the one that fails
         except InvalidRequestError as error:
             raise type(error)(f"prompts[{place}]: {error}") from error

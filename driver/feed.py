@@ -1,6 +1,9 @@
 """Writes a job's requests into the ledger, in runs of bounded size, and waits for room where limits are set."""
 
+import random
 from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from broker.errors import ExceedsLimitError, QueueFullError
 from broker.ledger import Ledger
@@ -166,10 +169,18 @@ def _runs(requests: Iterable[Request]) -> Iterable[tuple[Request, ...]]:
     run: list[Request] = []
     size = 0
     for request in requests:
-        run.append(request)
+        run.append(_repeatable(request))
         size += 4 * request.estimated_prompt_tokens()
         if len(run) >= RUN_REQUESTS or size >= RUN_BYTES:
             yield tuple(run)
             run, size = [], 0
     if run:
         yield tuple(run)
+
+
+def _repeatable(request: Request) -> Request:
+    """A request that streams, with a seed: after a death its text must come again as it was given to its readers."""
+    params = request.params
+    if not request.stream or params.temperature == 0 or params.seed is not None:
+        return request
+    return msgspec.structs.replace(request, params=msgspec.structs.replace(params, seed=random.getrandbits(63)))

@@ -1,28 +1,18 @@
-"""A submitted job: its progress, its outputs as they finish, or all of them in request order."""
+"""A submitted job: its progress, its outputs as they finish or in request order, its text as it comes."""
 
-import logging
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
 from broker.errors import BrokerUnavailableError, StokerError
 from broker.messages import JobState, Output
-from broker.patience import Patience
 from broker.results import START
 from broker.store import Store
 from driver import availability
-from driver.deadline import Deadline
+from driver.deltas import Delta, TextMerge
 from driver.ending import end_pending
-from driver.errors import NotFinishedError
-
-logger = logging.getLogger("stoker")
-
-QUIET_S = 2.0  # after so long without an output, look for the reason
-
-ReplyT = TypeVar("ReplyT")
+from driver.following import ItemT, Source, follow
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,32 +84,22 @@ class Job:
             BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
         """
-        deadline = Deadline(timeout)
-        stream = self._store.outputs(self.id, START)
-        record = self._store.queries.job(self.id)
-        watch = _SilenceWatch(self._obstacle, record.model)
-        seen = 0
+        return self._follow(self._store.outputs(self.id, START), timeout)
 
-        def insist(call: Callable[[], ReplyT]) -> ReplyT:
-            try:
-                return Patience(deadline.left_s)(call)
-            except BrokerUnavailableError as error:
-                raise NotFinishedError(f"job {self.id} is not done after {timeout:g} s: {error}") from error
+    def stream(self, timeout: float | None = None) -> Iterator[Delta]:
+        """The text of requests with `stream`, piece by piece as it is generated; several requests take turns.
 
-        while True:
-            outputs = insist(lambda: stream.read(_wait_s(deadline)))
-            yield from outputs
-            seen += len(outputs)
-            if not outputs or seen >= record.submitted:
-                record = insist(lambda: self._store.queries.job(self.id))
-            if record.state == JobState.DONE and (seen >= record.submitted or not insist(stream.has_more)):
-                return
-            if deadline.is_over:
-                raise NotFinishedError(self._late(timeout or 0.0, record.model))
-            if outputs:
-                watch.heard()
-            else:
-                insist(watch.check)
+        Nothing is given twice, whatever dies on the way. Each request's last delta has its `output`; a request without
+        `stream` has that delta only. Put together, the deltas of a request that ends well are its output's text; see
+        `Delta` for when it does not.
+
+        Raises:
+            As `as_completed`.
+        """
+        merge = TextMerge()
+        for item in self._follow(self._store.live(self.id), timeout):
+            if (delta := merge.add(item)) is not None:
+                yield delta
 
     def get(self, timeout: float | None = None) -> list[Output]:
         """All outputs, in request order; waits for the job to be done.
@@ -148,6 +128,9 @@ class Job:
         end_pending(self._store, self.id, "cancelled", "the job was cancelled")
         return True
 
+    def _follow(self, source: Source[ItemT], timeout: float | None) -> Iterator[ItemT]:
+        return follow(self._store, self.id, source, obstacle=self._obstacle, late=self._late, timeout=timeout)
+
     def _late(self, timeout: float, model: str) -> str:
         late = f"job {self.id} is not done after {timeout:g} s"
         try:
@@ -156,31 +139,3 @@ class Job:
         except BrokerUnavailableError as error:
             return f"{late}: {error}"
         return f"{late}: {progress.done} of {progress.total} requests are" + (f"; {reason}" if reason else "")
-
-
-class _SilenceWatch:
-    """Warns when nothing comes, once for each reason."""
-
-    def __init__(self, obstacle: Callable[[str], str | None], model: str) -> None:
-        self._obstacle = obstacle
-        self._model = model
-        self._heard_s = time.monotonic()
-        self._said: str | None = None
-
-    def heard(self) -> None:
-        self._heard_s = time.monotonic()
-        self._said = None
-
-    def check(self) -> None:
-        if time.monotonic() - self._heard_s < QUIET_S:
-            return
-        self._heard_s = time.monotonic()
-        reason = self._obstacle(self._model)
-        if reason is not None and reason != self._said:
-            logger.warning("%s", reason)
-        self._said = reason
-
-
-def _wait_s(deadline: Deadline) -> float:
-    left_s = deadline.left_s
-    return QUIET_S / 4 if left_s is None else min(left_s, QUIET_S / 4)

@@ -11,6 +11,7 @@ from broker.parameters import is_whole_number, shown
 from driver.errors import RequestFailedError
 
 PROMPT_FIELDS = ("input_ids", "prompt", "messages")
+FLAGS = ("stream",)
 PARAMETER_NAMES = {"max_new_tokens": "max_tokens"} | {name: name for name in SamplingParams.__struct_fields__}
 
 
@@ -23,9 +24,10 @@ def task_request(task: Any) -> Request:
     if not isinstance(task, Mapping):
         raise InvalidRequestError(f"a task must be a mapping of fields to values, not {shown(task)}")
     fields = cast("Mapping[str, Any]", task)
-    unknown = [name for name in fields if name not in PROMPT_FIELDS and name not in PARAMETER_NAMES]
+    names = (*PROMPT_FIELDS, *FLAGS, *PARAMETER_NAMES)
+    unknown = [name for name in fields if name not in names]
     if unknown:
-        known = ", ".join((*PROMPT_FIELDS, *PARAMETER_NAMES))
+        known = ", ".join(names)
         raise InvalidRequestError(f"unknown field {unknown[0]!r} in a task; the known ones are {known}")
     if "max_tokens" in fields and "max_new_tokens" in fields:
         raise InvalidRequestError("max_tokens and max_new_tokens are one thing; give one of them")
@@ -37,6 +39,7 @@ def task_request(task: Any) -> Request:
         input_ids=None if input_ids is None else _token_ids(input_ids),
         messages=None if messages is None else chat_messages(messages),
         return_input_ids=True,
+        stream=fields.get("stream", False),
     )
 
 

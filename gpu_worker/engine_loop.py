@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from broker.deltas import TextDelta
 from broker.records import ClaimedRequest
 from gpu_worker.engine.base import Completion, Engine
 from gpu_worker.inbox import Inbox
@@ -15,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 STEP_S = 0.05
 CHECKPOINT_LOOK_S = 0.1
+TEXT_LOOK_S = 0.05
 
 
 class _Waiting(msgspec.Struct, kw_only=True):
@@ -22,12 +24,15 @@ class _Waiting(msgspec.Struct, kw_only=True):
     inbox: Inbox
     saved: int  # tokens that a checkpoint holds
     long: bool  # worth checkpoints at all
+    streams: bool
+    published: int = 0  # characters of its text
 
 
 class EngineLoop:
     """Steps an engine in a thread of its own; any number of batches submit to it.
 
-    Every `checkpoint_tokens` tokens (0: never) a request's tokens so far go to its batch's inbox, to be saved.
+    Every `checkpoint_tokens` tokens (0: never) a request's tokens so far go to its batch's inbox, to be saved. The new
+    text of those that stream goes there many times a second.
     """
 
     def __init__(self, engine: Engine, checkpoint_tokens: int, on_death: Callable[[BaseException], None]) -> None:
@@ -38,6 +43,7 @@ class EngineLoop:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self._looked_s = 0.0
+        self._read_s = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -62,6 +68,7 @@ class EngineLoop:
                 inbox=inbox,
                 saved=len(item.generated),
                 long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
+                streams=item.request.stream,
             )
             with self._lock:
                 self._waiting[request_id] = waiting
@@ -87,6 +94,7 @@ class EngineLoop:
             while not self._stopped.is_set():
                 for completion in self._engine.step(STEP_S):
                     self._deliver(completion)
+                self._look_for_text()
                 self._look_for_checkpoints()
         except BaseException as error:
             self._on_death(error)
@@ -96,6 +104,20 @@ class EngineLoop:
             waiting = self._waiting.pop(completion.request_id, None)
         if waiting is not None:
             waiting.inbox.complete(waiting.index, completion)
+
+    def _look_for_text(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._read_s < TEXT_LOOK_S:
+            return
+        self._read_s = now_s
+        with self._lock:
+            streaming = [(request_id, waiting) for request_id, waiting in self._waiting.items() if waiting.streams]
+        for request_id, waiting in streaming:
+            text = self._engine.text(request_id)
+            if new := text[waiting.published :]:
+                # From the beginning on also after a death: who missed what was published before gets it now.
+                waiting.inbox.publish(TextDelta(index=waiting.index, offset=waiting.published, text=new))
+                waiting.published = len(text)
 
     def _look_for_checkpoints(self) -> None:
         now_s = time.monotonic()

@@ -96,6 +96,8 @@ class _Execution:
         self._commit_completed(news.completed)
         if news.saved:
             insist(lambda: self._ledger.checkpoint(*self._ids, news.saved))
+        if news.texts:
+            insist(lambda: self._ledger.publish(*self._ids, news.texts.values()))
 
     def _commit_completed(self, completed: Mapping[int, Completion]) -> None:
         again: list[int] = []

@@ -4,7 +4,10 @@ import queue
 
 import msgspec
 
+from broker.deltas import TextDelta
 from gpu_worker.engine.base import Completion
+
+_Said = Completion | TextDelta | tuple[int, ...]
 
 
 class News(msgspec.Struct, kw_only=True):
@@ -12,13 +15,14 @@ class News(msgspec.Struct, kw_only=True):
 
     completed: dict[int, Completion]
     saved: dict[int, tuple[int, ...]]  # tokens so far of requests that go on
+    texts: dict[int, TextDelta]  # new text of requests that go on
 
 
 class Inbox:
     """Filled by the engine's thread, emptied by the batch's."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, Completion | tuple[int, ...]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, _Said] | None] = queue.SimpleQueue()
 
     def complete(self, index: int, completion: Completion) -> None:
         """A request has ended."""
@@ -28,13 +32,17 @@ class Inbox:
         """A request has come so far that its tokens are worth saving."""
         self._queue.put((index, tokens))
 
+    def publish(self, delta: TextDelta) -> None:
+        """A request has new text, right behind what was published of it before."""
+        self._queue.put((delta.index, delta))
+
     def wake(self) -> None:
         """Make the batch look around, though nothing has happened to its requests."""
         self._queue.put(None)
 
     def take(self, timeout_s: float | None) -> News:
         """Wait for news, at most `timeout_s` seconds (None: as long as it takes), and take all there is."""
-        news = News(completed={}, saved={})
+        news = News(completed={}, saved={}, texts={})
         try:
             self._sort(self._queue.get(timeout=timeout_s), news)
             while True:
@@ -42,12 +50,16 @@ class Inbox:
         except queue.Empty:
             return news
 
-    def _sort(self, item: tuple[int, Completion | tuple[int, ...]] | None, news: News) -> None:
+    def _sort(self, item: tuple[int, _Said] | None, news: News) -> None:
         if item is None:
             return
         index, said = item
         if isinstance(said, Completion):
             news.completed[index] = said
             news.saved.pop(index, None)
+            news.texts.pop(index, None)  # it is in the completion
+        elif isinstance(said, TextDelta):
+            before = news.texts.get(index)
+            news.texts[index] = said if before is None else before.followed_by(said)
         else:
             news.saved[index] = said

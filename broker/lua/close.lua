@@ -1,12 +1,15 @@
 -- close: end a complete job once its Celery result is stored. Its record and outputs live on until they expire.
 --
--- KEYS 1 jobs  2 closing  3 stopping  4 waiting  5.. keys of the job, the job first
+-- Its deltas go at once: all that they say is in the outputs.
+--
+-- KEYS 1 jobs  2 closing  3 stopping  4 waiting  5 deltas  6.. keys of the job, the job first
 -- ARGV 1 job id  2 time to live in seconds
 -- Returns 1 when this call closed the job, 0 when it was closed before.
 
 local first = redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('ZREM', KEYS[4], ARGV[1] .. ' ' .. (redis.call('HGET', KEYS[5], 'model') or ''))
-for i = 5, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+redis.call('ZREM', KEYS[4], ARGV[1] .. ' ' .. (redis.call('HGET', KEYS[6], 'model') or ''))
+redis.call('DEL', KEYS[5])
+for i = 6, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
 return first

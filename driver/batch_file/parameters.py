@@ -67,6 +67,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
+_REASONS = {"stream": " in a batch file, whose answers are written when they are complete"}
+
 # What an assistant's turn carries when it was copied from a response.
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "annotations": ([],),
@@ -118,7 +120,8 @@ def _refuse(
         if name not in neutral:
             raise UnsupportedParameterError(f"{prefix}{name} is not a known parameter here; remove it")
         if value is not None and not any(_same(value, choice) for choice in neutral[name]):
-            raise UnsupportedParameterError(f"{prefix}{name} is not offered; remove it")
+            reason = _REASONS.get(name, "")
+            raise UnsupportedParameterError(f"{prefix}{name} is not offered{reason}; remove it")
 
 
 def _same(value: Any, choice: Any) -> bool:

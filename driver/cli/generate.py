@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from broker.errors import InvalidRequestError, StokerError
-from broker.messages import Output, SamplingParams
+from broker.messages import Output, Request, SamplingParams
 from driver.cli.local import local_driver
 from driver.cli.options import Broker, Engine, Model, seconds
 from driver.cli.signals import interrupt_on_sigterm
-from driver.client import Client, Prompt
+from driver.client import Client, Prompt, as_requests
+from driver.deltas import Delta
 from driver.errors import RequestFailedError
+from driver.job import Job
 
 
 def generate(
@@ -22,6 +24,7 @@ def generate(
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.", show_default=False)] = None,
     system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text as it comes.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     timeout: Annotated[
         float | None, typer.Option(callback=seconds, help="Seconds to wait.", show_default="no limit")
@@ -37,12 +40,12 @@ def generate(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     turns = [{"role": "system", "content": system}] if system else []
     content: Prompt = text if raw else [*turns, {"role": "user", "content": text}]
+    request = as_requests([content], params, stream=stream)[0]
     if local:
         with local_driver(model=model, workers=1, engine=engine) as driver:
-            output = _generate(driver.client, content, params, "", timeout)
+            _generate(driver.client, request, "", timeout)
     else:
-        output = _generate(Client(broker), content, params, model or "", timeout)
-    typer.echo(output.text)
+        _generate(Client(broker), request, model or "", timeout)
 
 
 def _standard_input() -> str:
@@ -52,15 +55,37 @@ def _standard_input() -> str:
         raise InvalidRequestError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _generate(client: Client, prompt: Prompt, params: SamplingParams, model: str, timeout: float | None) -> Output:
+def _generate(client: Client, request: Request, model: str, timeout: float | None) -> None:
     client.store.check()
-    job = client.submit([prompt], params, model=model)
+    job = client.submit([request], model=model)
     try:
-        output = job.get(timeout)[0]
+        if request.stream:
+            _print_as_it_comes(job, timeout)
+        else:
+            typer.echo(_good(job.get(timeout)[0]).text)
     except BaseException:
         with contextlib.suppress(StokerError):  # it must not hide why this ends
             job.cancel()
         raise
+
+
+def _print_as_it_comes(job: Job, timeout: float | None) -> None:
+    printed = 0
+    try:
+        for delta in job.stream(timeout):
+            if delta.output is not None:
+                _good(delta.output)
+            if delta.offset < printed:
+                typer.echo("\nstoker: the text came out otherwise when it was generated again; here it is", err=True)
+                delta = Delta(index=delta.index, text=delta.output.text if delta.output else "")
+            typer.echo(delta.text, nl=False)
+            printed = delta.offset + len(delta.text)
+    finally:
+        if printed:
+            typer.echo()
+
+
+def _good(output: Output) -> Output:
     if output.error is not None:
         raise RequestFailedError(output.error.code, output.error.message)
     return output

@@ -1,3 +1,4 @@
+from broker.deltas import TextDelta
 from broker.messages import JobState
 from tests.support.racing import race
 
@@ -15,13 +16,15 @@ def test_every_key_of_a_closed_job_has_an_end(stage):
     session, job = stage.worker(), stage.job(3)
     batch = stage.batch(session, job, [0, 1])
     stage.ledger.checkpoint(batch, job, session, {0: (1,)})
+    stage.ledger.publish(batch, job, session, [TextDelta(index=1, offset=0, text="x")])
     stage.ledger.release(batch, job, session, count_attempt=True, indices=[0])
     stage.commit("", job, "", [2])
     # Closing is for complete jobs; here it must end the keys of one that still has all of them.
     existing = [key for key in stage.keys.job(job).all() if stage.has_key(key)]
     assert len(existing) == len(stage.keys.job(job).all())
     stage.ledger.close(job, 60)
-    assert all(0 < stage.redis.ttl(key) <= 60 for key in existing)
+    assert not stage.has_key(stage.keys.job(job).deltas)
+    assert all(0 < stage.redis.ttl(key) <= 60 for key in existing if key != stage.keys.job(job).deltas)
     stage.redis.delete(stage.keys.waiting)
 
 

@@ -3,9 +3,11 @@ import time
 
 import pytest
 
+from broker.deltas import TextDelta
 from broker.errors import BrokerUnavailableError, InvalidRequestError, JobNotFoundError, StokerError
-from broker.messages import JobState
-from driver import job as job_module
+from broker.messages import JobState, failed_output
+from driver import following as following_module
+from driver.deltas import Delta
 from driver.errors import NotFinishedError
 from driver.job import Job
 from tests.support.stage import request
@@ -125,7 +127,7 @@ def test_cancelling_ends_what_waits(stage):
 
 
 def test_silence_is_explained_once(stage, monkeypatch, caplog, in_background):
-    monkeypatch.setattr(job_module, "QUIET_S", 0.01)
+    monkeypatch.setattr(following_module, "QUIET_S", 0.01)
     job = stage.job(1, model="m")
     with caplog.at_level(logging.WARNING, "stoker"):
         following = in_background(lambda: indices(handle(stage, job).as_completed(20)))
@@ -168,10 +170,79 @@ def test_who_waits_learns_that_nothing_will_come(stage, monkeypatch):
     def never(model):
         raise NeverError(model)
 
-    monkeypatch.setattr(job_module, "QUIET_S", 0.1)
+    monkeypatch.setattr(following_module, "QUIET_S", 0.1)
     job = stage.job(1, model="m")
     with pytest.raises(NeverError, match="m"):
         Job(stage.store, job, obstacle=never).get(10)
     stage.ledger.cancel(job)
     stage.commit("", job, "", [0])
     stage.ledger.close(job, 60)
+
+
+def publish(stage, batch, job, session, *pieces, index=0):
+    pieces = [TextDelta(index=index, offset=offset, text=text) for offset, text in pieces]
+    return stage.ledger.publish(batch, job, session, pieces)
+
+
+def test_text_comes_before_its_output(stage):
+    session, job = stage.worker(), stage.job(1)
+    batch = stage.batch(session, job, [0])
+    deltas = handle(stage, job).stream(10)
+    publish(stage, batch, job, session, (0, "one"))
+    assert next(deltas) == Delta(index=0, text="one")
+    publish(stage, batch, job, session, (0, "one"), (3, " two"))
+    assert next(deltas) == Delta(index=0, offset=3, text=" two")
+    stage.commit(batch, job, session, [0], text="one two three")
+    last = next(deltas)
+    assert (last.offset, last.text, last.output.text) == (7, " three", "one two three")
+    assert list(deltas) == []
+
+
+def test_another_worker_goes_on_with_the_text(stage):
+    session, job = stage.worker(), stage.job(1)
+    batch = stage.batch(session, job, [0])
+    publish(stage, batch, job, session, (0, "one two"))
+    stage.kill(session)
+    stage.ledger.release(batch, job, session, count_attempt=True)
+    publish(stage, batch, job, session, (7, " late"))
+    other = stage.worker("gpu1@host")
+    batch = stage.batch(other, job, [0])
+    publish(stage, batch, job, other, (0, "one"), (3, " two three"))
+    stage.commit(batch, job, other, [0], text="one two three.")
+    assert [delta.text for delta in handle(stage, job).stream(5)] == ["one two", " three", "."]
+
+
+def test_who_comes_late_gets_all_from_the_outputs(stage):
+    session, job = stage.worker(), stage.job(2)
+    batch = stage.batch(session, job, [0, 1])
+    publish(stage, batch, job, session, (0, "ab"), (2, "cd"))
+    stage.redis.xtrim(stage.keys.job(job).deltas, maxlen=1, approximate=False)
+    stage.commit(batch, job, session, [0, 1], text="abcdef")
+    for _ in range(2):
+        deltas = list(handle(stage, job).stream(5))
+        assert [(delta.index, delta.text, delta.output.index) for delta in deltas] == [
+            (0, "abcdef", 0),
+            (1, "abcdef", 1),
+        ]
+        stage.ledger.close(job, 60)
+
+
+def test_a_stream_ends_with_the_error_of_a_cancelled_job(stage):
+    session, job = stage.worker(), stage.job(2)
+    batch = stage.batch(session, job, [0])
+    publish(stage, batch, job, session, (0, "ab"))
+    handle(stage, job).cancel()
+    stage.ledger.commit(batch, job, session, [failed_output(0, "cancelled", "the job was cancelled")])
+    first, *rest = handle(stage, job).stream(5)
+    assert (first.text, first.output) == ("ab", None)
+    assert {delta.index: delta.output.error.code for delta in rest} == {0: "cancelled", 1: "cancelled"}
+
+
+def test_a_stream_that_is_too_late_says_how_far_it_is(stage):
+    session, job = stage.worker(), stage.job(1)
+    batch = stage.batch(session, job, [0])
+    publish(stage, batch, job, session, (0, "ab"))
+    deltas = handle(stage, job).stream(0.05)
+    assert next(deltas).text == "ab"
+    with pytest.raises(NotFinishedError, match="0 of 1 requests are"):
+        next(deltas)

@@ -12,6 +12,7 @@ NAMES = [
     "ChatMessage",
     "Client",
     "ConfigurationError",
+    "Delta",
     "Driver",
     "DriverSettings",
     "ExceedsLimitError",
@@ -31,7 +32,17 @@ NAMES = [
 ]
 CALLS = {
     "Client": ["url", "*settings"],
-    "Client.submit": ["prompts", "params", "*model", "*priority", "*deadline", "*user", "*block", "*timeout"],
+    "Client.submit": [
+        "prompts",
+        "params",
+        "*model",
+        "*priority",
+        "*deadline",
+        "*user",
+        "*block",
+        "*timeout",
+        "*stream",
+    ],
     "Client.open_job": ["*model", "*priority", "*deadline", "*user", "*block", "*timeout"],
     "Client.job": ["job_id"],
     "Client.workers": [],
@@ -40,6 +51,7 @@ CALLS = {
     "Job.progress": [],
     "Job.as_completed": ["timeout"],
     "Job.get": ["timeout"],
+    "Job.stream": ["timeout"],
     "Job.cancel": [],
     "Driver": ["settings", "*worker_environment", "*port", "*log_folder"],
     "Driver.start": [],
@@ -52,8 +64,9 @@ CALLS = {
 }
 FIELDS = {
     "SamplingParams": ["max_tokens", "temperature", "top_p", "top_k", "stop", "seed"],
-    "Request": ["params", "prompt", "messages", "input_ids", "return_input_ids"],
+    "Request": ["params", "prompt", "messages", "input_ids", "return_input_ids", "stream"],
     "ChatMessage": ["role", "content"],
+    "Delta": ["index", "offset", "text", "output"],
     "Output": ["index", "text", "token_ids", "finish_reason", "usage", "error", "input_ids", "worker_id"],
     "OutputError": ["code", "message"],
     "Usage": ["prompt_tokens", "completion_tokens"],

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from broker import codec
+from broker.deltas import TextDelta
 from broker.messages import (
     ChatMessage,
     FinishReason,
@@ -55,6 +56,7 @@ MESSAGES = {
         error=OutputError(code="worker_crash", message="its worker died 3 times"),
         worker_id="gpu0@host",
     ),
+    "text_delta": TextDelta(index=3, offset=12, text=" Paris 🙂"),
     "quarantined": QuarantinedRequest(
         job_id="0b5f7c1e-4a0d-4f43-9a53-0d3f9a6a2c11",
         index=12,

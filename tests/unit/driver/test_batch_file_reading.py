@@ -139,7 +139,7 @@ BAD = {
     "echo": (line(echo=1), "invalid_request", "body.echo must be true or false"),
     "echo with logprobs": (line(echo=True, logprobs=0), "unsupported_parameter", "body.echo with logprobs"),
     "min_tokens": (line(min_tokens=17), "invalid_request", "body.min_tokens must be at most max_tokens"),
-    "stream": (chat(stream=True), "unsupported_parameter", "body.stream"),
+    "stream": (chat(stream=True), "unsupported_parameter", "body.stream is not offered in a batch file, whose"),
     "presence_penalty": (chat(presence_penalty=2.5), "invalid_request", "body.presence_penalty must be"),
     "repetition_penalty": (chat(repetition_penalty=0), "invalid_request", "body.repetition_penalty must be above 0"),
     "penalty 1e400": (chat(frequency_penalty=10**400), "invalid_request", "body.frequency_penalty"),

@@ -125,3 +125,12 @@ def test_what_cannot_be_encoded_is_refused_before_anything_is_sent(client):
     """The first runs of a long job would be in the ledger already."""
     with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
         client.submit(["fine", numpy.str_("wrong")])
+
+
+def test_all_prompts_of_a_call_may_stream():
+    own = Request(prompt="x", params=PARAMS)
+    assert [item.stream for item in as_requests(["a", own, [1]], PARAMS, stream=True)] == [True] * 3
+    streaming = Request(prompt="x", params=PARAMS, stream=True)
+    assert [item.stream for item in as_requests(["a", streaming], PARAMS)] == [False, True]
+    with pytest.raises(InvalidRequestError, match=r"prompts\[1\]: stream is not offered with n above 1"):
+        as_requests(["a", "b"], [PARAMS, SamplingParams(n=2)], stream=True)

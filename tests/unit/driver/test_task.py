@@ -91,3 +91,10 @@ def test_two_names_of_one_thing_are_refused_together():
 def test_a_field_that_is_no_text_is_unknown_too():
     with pytest.raises(InvalidRequestError, match="unknown field 5"):
         task_request({"prompt": "x", 5: 1, "tools": []})
+
+
+def test_a_task_may_stream():
+    assert task_request({"prompt": "x", "stream": True}).stream
+    assert not task_request({"prompt": "x"}).stream
+    with pytest.raises(InvalidRequestError, match="stream must be True or False, not 'yes'"):
+        task_request({"prompt": "x", "stream": "yes"})

@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from broker.deltas import TextDelta
 from broker.messages import FinishReason, Request, SamplingParams
 from broker.records import ClaimedRequest
 from gpu_worker import engine_loop
@@ -18,6 +19,8 @@ class FakeEngine:
     def __init__(self):
         self.held = {}
         self.tokens = {}
+        self.texts = {}
+        self.asked = []  # whose text was wanted
         self.closed = 0
         self.said = queue.SimpleQueue()
         self.steps = 0
@@ -41,6 +44,10 @@ class FakeEngine:
     def generated(self, request_id):
         return self.tokens.get(request_id, ())
 
+    def text(self, request_id):
+        self.asked.append(request_id)
+        return self.texts.get(request_id, "")
+
     def close(self):
         self.closed += 1
 
@@ -49,8 +56,8 @@ def completion(request_id, reason=FinishReason.STOP):
     return Completion(request_id=request_id, text=request_id, finish_reason=reason)
 
 
-def claimed(index, *, max_tokens=100, generated=()):
-    request = Request(prompt="x", params=SamplingParams(max_tokens=max_tokens))
+def claimed(index, *, max_tokens=100, generated=(), stream=False):
+    request = Request(prompt="x", params=SamplingParams(max_tokens=max_tokens), stream=stream)
     return ClaimedRequest(index=index, request=request, generated=generated)
 
 
@@ -67,6 +74,7 @@ def deaths():
 @pytest.fixture
 def make_loop(engine, deaths, monkeypatch):
     monkeypatch.setattr(engine_loop, "CHECKPOINT_LOOK_S", 0.0)
+    monkeypatch.setattr(engine_loop, "TEXT_LOOK_S", 0.0)
     loops = []
 
     def make(checkpoint_tokens=0):
@@ -167,6 +175,39 @@ def test_nothing_is_saved_where_it_is_not_wanted_or_not_worth_it(make_loop, engi
     steps = engine.steps
     wait_until(lambda: engine.steps > steps + 3)
     assert inbox.take(0).saved == {}
+
+
+def test_new_text_is_told_of_those_that_stream(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("b", [claimed(0, stream=True), claimed(1)], inbox)
+    engine.texts["b/0"] = "Hel"
+    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=0, text="Hel")}
+    engine.texts["b/0"] = "Hello 🙂"
+    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=3, text="lo 🙂")}
+    wait_until(lambda: len(engine.asked) > 5)
+    assert inbox.take(0).texts == {}
+    assert set(engine.asked) == {"b/0"}
+
+
+def test_the_text_of_a_resumed_request_is_told_from_its_beginning(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    engine.texts["b/0"] = "all of it"
+    loop.submit("b", [claimed(0, generated=(1, 2, 3), stream=True)], inbox)
+    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=0, text="all of it")}
+
+
+def test_nothing_is_told_of_a_request_that_is_gone(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("b", [claimed(0, stream=True), claimed(1, stream=True)], inbox)
+    loop.withdraw("b", 0)
+    engine.said.put(["b/1"])
+    assert completed(inbox) == {1: "b/1"}
+    steps = engine.steps
+    wait_until(lambda: engine.steps > steps + 3)
+    asked = len(engine.asked)
+    steps = engine.steps
+    wait_until(lambda: engine.steps > steps + 3)
+    assert len(engine.asked) == asked
 
 
 def test_a_dead_engine_is_reported(make_loop, engine, deaths):

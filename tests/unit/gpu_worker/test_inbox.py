@@ -1,3 +1,4 @@
+from broker.deltas import TextDelta
 from broker.messages import FinishReason
 from gpu_worker.engine.base import Completion
 from gpu_worker.inbox import Inbox
@@ -57,3 +58,20 @@ def test_what_comes_after_a_wake_up_is_not_left_behind():
 
 def test_a_wait_ends_when_nothing_comes():
     assert Inbox().take(0.01).completed == {}
+
+
+def test_new_texts_of_a_request_are_put_together():
+    inbox = Inbox()
+    inbox.publish(TextDelta(index=0, offset=2, text="cd"))
+    inbox.publish(TextDelta(index=1, offset=0, text="x"))
+    inbox.publish(TextDelta(index=0, offset=4, text="e"))
+    news = inbox.take(0)
+    assert news.texts == {0: TextDelta(index=0, offset=2, text="cde"), 1: TextDelta(index=1, offset=0, text="x")}
+    assert inbox.take(0).texts == {}
+
+
+def test_the_new_text_of_a_request_that_has_ended_is_in_its_completion():
+    inbox = Inbox()
+    inbox.publish(TextDelta(index=0, offset=0, text="x"))
+    inbox.complete(0, completion())
+    assert inbox.take(0).texts == {}

@@ -1,0 +1,104 @@
+"""Follows a job until it is done: waits out outages of Redis, and says why nothing comes."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from broker.errors import BrokerUnavailableError
+from broker.messages import JobState, Output
+from broker.patience import Patience
+from broker.store import Store
+from driver.deadline import Deadline
+from driver.errors import NotFinishedError
+
+logger = logging.getLogger("stoker")
+
+QUIET_S = 2.0  # after so long without news, look for the reason
+
+ItemT = TypeVar("ItemT")
+NewsT = TypeVar("NewsT", covariant=True)
+ReplyT = TypeVar("ReplyT")
+
+
+class Source(Protocol[NewsT]):
+    """News of a job, its outputs among them."""
+
+    def read(self, timeout_s: float) -> Sequence[NewsT]:
+        """The next news, waiting up to `timeout_s` seconds for the first."""
+        ...
+
+    def has_more(self) -> bool:
+        """Whether there are outputs that were not read."""
+        ...
+
+
+def follow(
+    store: Store,
+    job_id: str,
+    source: Source[ItemT],
+    *,
+    obstacle: Callable[[str], str | None],
+    late: Callable[[float, str], str],
+    timeout: float | None,
+) -> Iterator[ItemT]:
+    """What a source has to say, until all outputs of the job are among it.
+
+    `obstacle` says what keeps a model's requests from running, `late` how far the job is after so many seconds.
+
+    Raises:
+        As `Job.as_completed`.
+    """
+    deadline = Deadline(timeout)
+    record = store.queries.job(job_id)
+    watch = _SilenceWatch(obstacle, record.model)
+    seen = 0
+
+    def insist(call: Callable[[], ReplyT]) -> ReplyT:
+        try:
+            return Patience(deadline.left_s)(call)
+        except BrokerUnavailableError as error:
+            raise NotFinishedError(f"job {job_id} is not done after {timeout:g} s: {error}") from error
+
+    while True:
+        news = insist(lambda: source.read(_wait_s(deadline)))
+        yield from news
+        seen += sum(isinstance(item, Output) for item in news)
+        if not news or seen >= record.submitted:
+            record = insist(lambda: store.queries.job(job_id))
+        if record.state == JobState.DONE and (seen >= record.submitted or not insist(source.has_more)):
+            return
+        if deadline.is_over:
+            raise NotFinishedError(late(timeout or 0.0, record.model))
+        if news:
+            watch.heard()
+        else:
+            insist(watch.check)
+
+
+class _SilenceWatch:
+    """Warns when nothing comes, once for each reason."""
+
+    def __init__(self, obstacle: Callable[[str], str | None], model: str) -> None:
+        self._obstacle = obstacle
+        self._model = model
+        self._heard_s = time.monotonic()
+        self._said: str | None = None
+
+    def heard(self) -> None:
+        self._heard_s = time.monotonic()
+        self._said = None
+
+    def check(self) -> None:
+        if time.monotonic() - self._heard_s < QUIET_S:
+            return
+        self._heard_s = time.monotonic()
+        reason = self._obstacle(self._model)
+        if reason is not None and reason != self._said:
+            logger.warning("%s", reason)
+        self._said = reason
+
+
+def _wait_s(deadline: Deadline) -> float:
+    left_s = deadline.left_s
+    return QUIET_S / 4 if left_s is None else min(left_s, QUIET_S / 4)
