@@ -63,6 +63,12 @@ VARIABLES = frozenset(
         "MAX_PENDING_TOKENS",
         "MAX_USER_PENDING_REQUESTS",
         "MAX_USER_PENDING_TOKENS",
+        "AUTOSCALE",
+        "DRAIN_TARGET",
+        "SCALE_IN_COOLDOWN",
+        "TREND_WINDOW",
+        "SCALE_COMMAND",
+        "SCALE_COMMAND_TIMEOUT",
         # between our own processes
         "INTERNAL_LIFELINE_FD",
         "INTERNAL_INSTANCE",

@@ -60,6 +60,8 @@ class Keys:
         self.quarantine_times = f"{namespace}:quarantine:times"
         self.leader = f"{namespace}:leader"
         self.leader_term = f"{namespace}:leader:term"
+        self.scale = f"{namespace}:scale"
+        self.scale_wanted = f"{namespace}:scale:wanted"
 
     def job(self, job_id: str) -> JobKeys:
         """The keys of one job."""

@@ -72,6 +72,21 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
+class JobBacklog(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits of a job, and what is known of its answers; costs are estimated prompt tokens plus `max_tokens`."""
+
+    model: str
+    requests: int
+    mean_cost: float
+    done: int = 0  # requests that have their output
+    completion_tokens: int = 0  # of those
+
+    @property
+    def tokens_each(self) -> float:
+        """Tokens to generate for a request: as many as for those that are done, else as many as may be."""
+        return self.completion_tokens / self.done if self.done else self.mean_cost
+
+
 class ClaimedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to run, with the tokens that an interrupted run of it has saved."""
 
@@ -116,6 +131,27 @@ class Cause(StrEnum):
     HUNG = "hung"  # it had work and made no step
     LOST = "lost"  # its heartbeat stopped: the host or the network is gone
     STOPPED = "stopped"  # it was asked to end
+
+
+class ScaleMode(StrEnum):
+    """Who has set the bounds on the number of workers."""
+
+    DRIVER = ""  # the driver's own settings, if they say anything
+    MANUAL = "manual"  # people: so many
+    AUTO = "auto"  # people: between two numbers
+
+
+class ScaleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers there should be: what people have set, and what the leading driver has made of it."""
+
+    mode: ScaleMode = ScaleMode.DRIVER
+    least: int = 0  # set by people, as is `most`
+    most: int = 0
+    wanted: int = -1  # decided by the leader; -1 while nobody decides
+    bounds: str = ""  # the leader's, as "least,most"
+    reason: str = ""  # of the last change, for people
+    problem: str = ""  # what keeps the number from being reached
+    decided_ms: int = 0  # server time of the last change
 
 
 class BeatReply(StrEnum):

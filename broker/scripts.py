@@ -25,7 +25,9 @@ COMMANDS = (
     "quarantine",
     "release",
     "resign",
+    "scale",
     "submit",
+    "want",
 )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Self
 
+from broker.backlog import Backlogs
 from broker.connection import RedisClient, broker_errors, connect
 from broker.errors import BrokerUnavailableError, ConfigurationError
 from broker.keys import Keys
@@ -9,6 +10,7 @@ from broker.leader import Leadership
 from broker.ledger import Ledger
 from broker.queries import Queries
 from broker.results import START, LiveStream, OutputStream
+from broker.scaling import Scale
 from broker.sessions import Sessions
 from broker.settings import BrokerSettings
 
@@ -24,6 +26,8 @@ class Store:
         self.ledger = Ledger(self.redis, self.keys, self.url)
         self.queries = Queries(self.redis, self.keys, self.url)
         self.sessions = Sessions(self.redis, self.keys, self.url, settings.heartbeat_timeout)
+        self.backlogs = Backlogs(self.redis, self.keys, self.url)
+        self.scale = Scale(self.redis, self.keys, self.url)
 
     def outputs(self, job_id: str, position: str = START) -> OutputStream:
         """A reader of a job's outputs."""

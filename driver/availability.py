@@ -21,7 +21,9 @@ def obstacle(store: Store, model: str, *, private: bool = False) -> str | None:
         return f"no worker for {_name(model)} is ready yet: {len(able)} still starting; the job waits"
     others = sorted({session.model for session in alive if session.model})
     served = f" (workers serve: {', '.join(others)})" if others else ""
+    wanted = store.scale.read().wanted
     advice = "" if private else ": start one with `stoker worker`"
+    advice = f": {wanted} wanted" if wanted > 0 else advice
     return f"no worker for {_name(model)} is alive{served}{advice}; the job waits"
 
 

@@ -10,17 +10,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from broker.bounds import WORKER_LIMIT, parse_bounds
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
 from broker.errors import EmbeddedServerError, JobNotFoundError
 from broker.messages import WorkerState
+from broker.records import ScaleMode
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver import availability
 from driver.client import Client
 from driver.deadline import Deadline
 from driver.errors import DriverStateError, NotFinishedError, TaskNotFoundError, WorkerStartError
+from driver.scalers.base import Scaler
+from driver.scalers.command import command_scaler
 from driver.scalers.local import LocalWorkers
+from driver.scalers.share import LocalShare, requests_in_hand
 from driver.service import DriverService
 from driver.settings import DriverSettings
 from driver.task import task_request, task_result
@@ -163,13 +168,21 @@ class Driver:
         return task_result(output)
 
     def scale_workers(self, count: int) -> None:
-        """Have `count` workers on this machine; surplus ones finish what they have first."""
-        if count < 0:
-            raise ValueError(f"count must not be negative, not {count}")
+        """Have `count` workers on this machine; returns when those that are too many have ended.
+
+        Those with the least in hand go, and finish it or give it back first.
+
+        Raises:
+            ValueError: the count is no number of workers.
+            DriverStateError: the number is decided elsewhere: by `autoscale`, or by `stoker scale`.
+        """
+        if type(count) is not int or not 0 <= count <= WORKER_LIMIT:
+            raise ValueError(f"count must be a whole number from 0 to {WORKER_LIMIT}, not {count!r}")
         self._refuse_stopped()
         workers = _started(self._workers)
+        self._refuse_decided()
         self._failure = None
-        workers.scale(count)
+        workers.scale(count, requests_in_hand(self.client.workers()))
 
     def stop(self) -> None:
         """Stop everything that was started: workers first, the broker last. Safe to call twice."""
@@ -201,9 +214,9 @@ class Driver:
         self._log_folder = self._make_log_folder()
         self._client = _OwnClient(self, broker)
         self._client.store.check()
-        self._service = DriverService(Store(broker), self.settings, SystemClock())
         self._workers = LocalWorkers(self._environment(broker), self._log_folder)
-        self._workers.scale(self.settings.initial_worker_count)
+        self._service = DriverService(Store(broker), self.settings, SystemClock(), self._scaler(self._workers))
+        self._workers.scale(self._first_count())
         for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor)):
             thread = threading.Thread(target=target, name=f"stoker-{name}", daemon=True)
             thread.start()
@@ -231,6 +244,27 @@ class Driver:
         if self.settings.engine:
             environment["STOKER_ENGINE"] = self.settings.engine
         return environment | self._worker_environment
+
+    def _scaler(self, workers: LocalWorkers) -> Scaler:
+        """Who starts and stops workers: the user's command, if there is one, else this machine."""
+        return command_scaler(self.settings) or LocalShare(workers)
+
+    def _first_count(self) -> int:
+        count = self.settings.initial_worker_count
+        if not self.settings.autoscale:
+            return count
+        bounds = parse_bounds(self.settings.autoscale)
+        return min(max(count, bounds.least), bounds.most)
+
+    def _refuse_decided(self) -> None:
+        """Two who decide would undo each other's work."""
+        record = self.client.store.scale.read()
+        if record.mode is not ScaleMode.DRIVER:
+            raise DriverStateError(
+                "the number of workers is set with `stoker scale`; `stoker scale auto` takes it back"
+            )
+        if self.settings.autoscale:
+            raise DriverStateError(f"this Driver keeps between {self.settings.autoscale} workers itself (autoscale)")
 
     def _monitor(self) -> None:
         workers = _started(self._workers)

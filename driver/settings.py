@@ -6,11 +6,21 @@ from typing import Any
 
 import msgspec
 
+from broker.bounds import parse_bounds
 from broker.environment import load, not_finite
-from broker.errors import ConfigurationError
+from broker.errors import ConfigurationError, InvalidRequestError
 from broker.records import Policy
 
 DEFAULT_MODEL = "smollm2-135m"
+ABOVE_ZERO = (
+    "schedule_interval",
+    "worker_monitor_interval",
+    "detection_interval",
+    "stall_timeout",
+    "drain_target",
+    "trend_window",
+    "scale_command_timeout",
+)
 
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +48,17 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_tokens: int = 0  # estimated prompt tokens plus max_tokens of these
     max_user_pending_requests: int = 0  # the same of one user
     max_user_pending_tokens: int = 0
+    autoscale: str = ""  # MIN,MAX workers; empty: their number is nobody's business but people's
+    drain_target: float = 60.0  # as many workers are wanted as do all work in so long
+    scale_in_cooldown: float = 120.0  # so long fewer workers must have been enough before one is stopped
+    trend_window: float = 60.0  # growth of the work that goes on for so long is expected to go on
+    scale_command: str = ""  # starts and stops workers; {n} is the number wanted
+    scale_command_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""
         problems = [
-            f"{name}={getattr(self, name):g} must be above 0"
-            for name in ("schedule_interval", "worker_monitor_interval", "detection_interval", "stall_timeout")
-            if not getattr(self, name) > 0
+            f"{name}={getattr(self, name):g} must be above 0" for name in ABOVE_ZERO if not getattr(self, name) > 0
         ]
         problems += [
             f"{name}={getattr(self, name)} must be at least {least}"
@@ -54,10 +68,12 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
                 ("batch_tokens", 1),
                 ("failure_threshold", 1),
                 *((name, 0) for name in Policy.__struct_fields__),
+                ("scale_in_cooldown", 0),
             )
             if getattr(self, name) < least
         ]
         problems += not_finite(self)
+        problems += _autoscale_problem(self.autoscale)
         if not self.model:
             problems.append("model must not be empty")
         if problems:
@@ -66,6 +82,15 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     def policy(self) -> Policy:
         """What this driver sets for everybody while it leads."""
         return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
+
+
+def _autoscale_problem(text: str) -> list[str]:
+    try:
+        if text:
+            parse_bounds(text)
+    except InvalidRequestError as error:
+        return [f"autoscale: {error}"]
+    return []
 
 
 def load_driver_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> DriverSettings:

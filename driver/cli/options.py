@@ -26,6 +26,10 @@ Model = Annotated[
     ),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Workers to start on this machine.")]
+Autoscale = Annotated[
+    str | None,
+    typer.Option(metavar="MIN,MAX", help="As many workers as the work needs, within bounds.", show_default=False),
+]
 Engine = Annotated[
     str | None,
     typer.Option(help="transformers, or simulated (answers at once, with made-up words).", show_default=False),

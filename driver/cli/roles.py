@@ -13,7 +13,8 @@ from broker.clock import SystemClock
 from broker.errors import ConfigurationError
 from broker.settings import load_broker_settings
 from broker.store import Store
-from driver.cli.options import Broker, Engine, Model
+from driver.cli.options import Autoscale, Broker, Engine, Model
+from driver.scalers.command import command_scaler
 from driver.service import DriverService
 from driver.settings import load_driver_settings
 
@@ -21,11 +22,17 @@ from driver.settings import load_driver_settings
 def driver(
     broker: Broker = None,
     batch_size: Annotated[int | None, typer.Option(help="Largest batch, in requests.", show_default="32")] = None,
+    autoscale: Autoscale = None,
+    scale_command: Annotated[
+        str | None,
+        typer.Option(help="Starts and stops workers; {n} stands for how many there should be.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a driver: it schedules, watches and recovers. A second one stands by."""
     logging.getLogger("driver").setLevel(logging.INFO)
     store = Store(load_broker_settings(broker_url=broker)).check()
-    service = DriverService(store, load_driver_settings(batch_size=batch_size), SystemClock())
+    settings = load_driver_settings(batch_size=batch_size, autoscale=autoscale, scale_command=scale_command)
+    service = DriverService(store, settings, SystemClock(), command_scaler(settings))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: service.stop())
     typer.echo(f"driver on {store.settings.masked_url} (Ctrl-C stops it)")

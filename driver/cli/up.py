@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broker.settings import DEFAULT_PORT
-from driver.cli.options import Broker, Engine, LogFolder, Model, Workers
+from driver.cli.options import Autoscale, Broker, Engine, LogFolder, Model, Workers
 from driver.cli.signals import ignore_interrupts, interrupt_once
 from driver.driver import Driver
 from driver.settings import load_driver_settings
@@ -17,6 +17,7 @@ CHECK_S = 0.5
 def up(
     broker: Broker = None,
     workers: Workers = 1,
+    autoscale: Autoscale = None,
     model: Model = None,
     engine: Engine = None,
     port: Annotated[
@@ -29,7 +30,9 @@ def up(
     Exit code 1: the workers could not start, or have all given up.
     """
     interrupt_once()
-    settings = load_driver_settings(model=model, initial_worker_count=workers, engine=engine, broker_url=broker)
+    settings = load_driver_settings(
+        model=model, initial_worker_count=workers, autoscale=autoscale, engine=engine, broker_url=broker
+    )
     driver = Driver(settings, port=port, log_folder=log_folder)
     try:
         driver.start()

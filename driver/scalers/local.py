@@ -5,9 +5,10 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.lifeline import Lifeline
@@ -26,6 +27,12 @@ class LocalWorker:
     process: subprocess.Popen[bytes]
     log: Path
     instance: str
+    kill_at_s: float = float("inf")  # when it has been told to end, and has not
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is no more."""
+        return self.process.poll() is not None
 
     @property
     def has_given_up(self) -> bool:
@@ -46,8 +53,9 @@ class LocalWorkers:
         self._environment = environment
         self._log_folder = log_folder
         self._workers: list[LocalWorker] = []
+        self._leaving: list[LocalWorker] = []  # told to end: they drain
         self._lifeline = Lifeline()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._started = 0
         self._stopped = False
         self.wanted = 0
@@ -62,8 +70,15 @@ class LocalWorkers:
         """The ids under which the workers' sessions are known."""
         return {worker.instance for worker in self._workers}
 
-    def scale(self, wanted: int) -> None:
-        """Start workers, or drain the youngest, until `wanted` run.
+    @property
+    def leaving_instances(self) -> set[str]:
+        """The same of those that have been told to end."""
+        return {worker.instance for worker in self._leaving}
+
+    def aim(self, wanted: int, in_hand: Mapping[str, int] | None = None) -> None:
+        """Start workers, or let some drain and end, until `wanted` are left. Does not wait for them.
+
+        Those go first that load yet, then those with the fewest requests `in_hand` (by instance), then the youngest.
 
         Raises:
             DriverStateError: they were stopped.
@@ -74,17 +89,34 @@ class LocalWorkers:
             self.wanted = wanted
             while len(self._workers) < wanted:
                 self._start()
-            surplus = [self._workers.pop() for _ in range(len(self._workers) - wanted)]
-        _end(surplus)
+            youngest_first = reversed(self._workers)
+            leaving = sorted(youngest_first, key=lambda worker: (in_hand or {}).get(worker.instance, -1))
+            for worker in leaving[: len(self._workers) - wanted]:
+                self._let_go(worker)
+
+    def scale(self, wanted: int, in_hand: Mapping[str, int] | None = None) -> None:
+        """As `aim`, and wait until those that are too many have drained and ended.
+
+        Raises:
+            DriverStateError: they were stopped.
+        """
+        with self._lock:
+            self.aim(wanted, in_hand)
+            leaving = list(self._leaving)
+        _wait_for(leaving)
 
     def check(self) -> None:
-        """Replace workers whose supervisor was killed.
+        """Replace workers whose supervisor was killed; kill those that should have ended long ago.
 
         Raises:
             WorkerStartError: workers gave up by themselves; the message holds the last line of each one's log.
         """
         with self._lock:
-            ended = [worker for worker in self._workers if worker.process.poll() is not None]
+            self._leaving = [worker for worker in self._leaving if not worker.has_ended]
+            for worker in self._leaving:
+                if time.monotonic() >= worker.kill_at_s:
+                    worker.process.kill()
+            ended = [worker for worker in self._workers if worker.has_ended]
             for worker in ended:
                 self._workers.remove(worker)
             for _ in [worker for worker in ended if worker.process.returncode < 0]:
@@ -97,9 +129,17 @@ class LocalWorkers:
         """Stop all workers. Safe to call twice."""
         with self._lock:
             self._stopped = True
-            workers, self._workers = self._workers, []
-        _end(workers)
+            for worker in list(self._workers):
+                self._let_go(worker)
+            leaving, self._leaving = self._leaving, []
+        _wait_for(leaving)
         self._lifeline.close()
+
+    def _let_go(self, worker: LocalWorker) -> None:
+        self._workers.remove(worker)
+        if not worker.has_ended:
+            worker.process.terminate()
+        self._leaving.append(replace(worker, kill_at_s=time.monotonic() + STOP_TIMEOUT_S))
 
     def _start(self) -> None:
         self._started += 1
@@ -124,13 +164,10 @@ def last_line(log: Path) -> str:
     return lines[-1] if lines else ""
 
 
-def _end(workers: Sequence[LocalWorker]) -> None:
-    for worker in workers:
-        if worker.process.poll() is None:
-            worker.process.terminate()
-    for worker in workers:
+def _wait_for(leaving: Sequence[LocalWorker]) -> None:
+    for worker in leaving:
         try:
-            worker.process.wait(STOP_TIMEOUT_S)
+            worker.process.wait(max(0.0, worker.kill_at_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             worker.process.kill()
             worker.process.wait()

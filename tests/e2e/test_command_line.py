@@ -12,7 +12,7 @@ from driver.cli.app import app
 from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "requests.jsonl"
-COMMANDS = ["up", "driver", "worker", "batch", "generate", "status", "drain", "quarantine", "flower"]
+COMMANDS = ["up", "driver", "worker", "batch", "generate", "status", "drain", "scale", "quarantine", "flower"]
 
 
 def line(custom_id, prompt="Hello", **body):
@@ -124,6 +124,16 @@ def test_status_shows_driver_and_workers_and_speaks_json(cluster):
     assert [(row["worker"], row["state"]) for row in read["workers"]] == [("a@e2e", "ready"), ("b@e2e", "ready")]
 
 
+def test_scale_sets_bounds_shows_them_and_takes_them_back(cluster):
+    set_by = cluster.stoker("scale", "1,4").stdout.splitlines()[0]
+    assert set_by == "set by   stoker scale 1,4"
+    wait_until(lambda: cluster.store.scale.read().wanted >= 0)
+    shown = cluster.stoker("scale", "auto").stdout
+    assert "wanted   2" in shown
+    assert "workers  2 ready, 0 loading, 0 draining" in shown
+    wait_until(lambda: cluster.store.scale.read().wanted < 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -134,6 +144,8 @@ def test_status_shows_driver_and_workers_and_speaks_json(cluster):
         (("batch", "/dev/stdin", "/tmp/out.jsonl"), "/dev/stdin is no regular file"),
         (("generate", b"\xff"), "content must be text that UTF-8 can hold"),
         (("status", "--broker", "redis://h:99999/0"), "no valid URL: port out of range"),
+        (("scale", "many"), "'many' is neither a number of workers, nor MIN,MAX, nor auto"),
+        (("scale", "3,1"), "from 3 to 1 workers cannot be"),
         (("quarantine", "retry", "no/1"), "nothing named 'no/1' is quarantined"),
     ],
 )

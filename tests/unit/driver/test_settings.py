@@ -23,6 +23,12 @@ def test_the_defaults_are_the_published_ones():
         ("batch_tokens", 0),
         ("failure_threshold", 0),
         ("model", ""),
+        ("autoscale", "3"),
+        ("autoscale", "3,1"),
+        ("drain_target", 0),
+        ("scale_in_cooldown", -1),
+        ("trend_window", 0),
+        ("scale_command_timeout", 0),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_name(name, value):

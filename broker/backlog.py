@@ -1,0 +1,46 @@
+"""What waits in the ledger: of each job, how many requests and how long their answers may be. Changes nothing."""
+
+from collections.abc import Sequence
+
+from broker.connection import RedisClient, broker_errors
+from broker.keys import Keys
+from broker.records import JobBacklog, WaitingJob
+
+COSTS_READ = 32  # of a job, to know the mean
+JOBS_READ = 1_000  # the others are taken to be like them
+FIELDS = ("done", "completion_tokens")
+
+
+class Backlogs:
+    """Reads backlogs; raises BrokerUnavailableError when Redis does not answer."""
+
+    def __init__(self, client: RedisClient, keys: Keys, url: str) -> None:
+        self._redis = client
+        self._keys = keys
+        self._url = url
+
+    def read(self, jobs: Sequence[WaitingJob]) -> list[JobBacklog]:
+        """What waits of the first of these jobs, in two round trips."""
+        jobs = jobs[:JOBS_READ]
+        keys = [self._keys.job(job.id) for job in jobs]
+        with broker_errors(self._url):
+            pipeline = self._redis.pipeline(transaction=False)
+            for key in keys:
+                pipeline.zcard(key.pending)
+                pipeline.zrange(key.pending, 0, COSTS_READ - 1)
+                pipeline.hmget(key.record, FIELDS)
+            found = pipeline.execute() if jobs else []
+            for key, indices in zip(keys, found[1::3], strict=True):
+                pipeline.hmget(key.costs, indices or [0])
+            costs = pipeline.execute() if jobs else []
+        rows = zip(jobs, found[::3], found[2::3], costs, strict=True)
+        return [_backlog(job, requests, record, cost) for job, requests, record, cost in rows]
+
+
+def _backlog(job: WaitingJob, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
+    known = [int(cost) for cost in costs if cost]
+    done, completion_tokens = (int(value or 0) for value in record)
+    mean = sum(known) / len(known) if known else 0.0
+    return JobBacklog(
+        model=job.model, requests=requests, mean_cost=mean, done=done, completion_tokens=completion_tokens
+    )

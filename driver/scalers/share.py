@@ -1,0 +1,46 @@
+"""The scaler of an installation of which this machine's workers are a part: it makes up for what others lack."""
+
+import contextlib
+from collections.abc import Sequence
+
+from broker.messages import WorkerState
+from broker.records import Session
+from driver.errors import DriverStateError
+from driver.scalers.local import LocalWorkers
+
+STAYING = (WorkerState.LOADING, WorkerState.READY)
+
+
+class LocalShare:
+    """Starts and drains workers of this machine only; those that others have started count, and stay."""
+
+    def __init__(self, workers: LocalWorkers) -> None:
+        self._workers = workers
+
+    @property
+    def started(self) -> int:
+        """Workers of this machine."""
+        return self._workers.wanted
+
+    def scale(self, wanted: int, sessions: Sequence[Session]) -> str:
+        """Have so many workers with those of others; says so when others alone are more."""
+        elsewhere = self._present_elsewhere(sessions)
+        own = max(0, wanted - elsewhere)
+        if own != self._workers.wanted:
+            with contextlib.suppress(DriverStateError):  # the Driver is being stopped
+                self._workers.aim(own, requests_in_hand(sessions))
+        return (
+            f"{elsewhere} workers run elsewhere; stop them there, or with `stoker drain`" if elsewhere > wanted else ""
+        )
+
+    def close(self) -> None:
+        """The workers end with their owner."""
+
+    def _present_elsewhere(self, sessions: Sequence[Session]) -> int:
+        own = self._workers.instances | self._workers.leaving_instances
+        return sum(row.state in STAYING and not row.drain and row.instance not in own for row in sessions)
+
+
+def requests_in_hand(sessions: Sequence[Session]) -> dict[str, int]:
+    """Requests in hand of each ready worker, by instance."""
+    return {row.instance: row.inhand_requests for row in sessions if row.state == WorkerState.READY}

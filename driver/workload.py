@@ -1,0 +1,62 @@
+"""What there is to do in tokens, from the backlogs of jobs and the workers' sessions. Pure."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from broker.messages import WorkerState
+from broker.records import JobBacklog, Session
+from driver.autoscaling import Load
+from driver.detector import DetectorLimits, Verdict, judge
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """Waiting work of the models that count."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    length_ratio: float = 1.0  # tokens that answers have, to those that they may have
+
+
+def workload(backlogs: Sequence[JobBacklog], jobs: int, models: Collection[str], length_ratio: float) -> Workload:
+    """The work of `jobs` waiting jobs of which these are the first; the others are taken to be like them.
+
+    Jobs of other models than `models` do not count (an empty collection: all do). `length_ratio` is the last known one.
+    """
+    counted = [log for log in backlogs if not models or not log.model or log.model in models]
+    share = jobs / len(backlogs) if backlogs else 0.0
+    learned = [log for log in counted if log.done and log.mean_cost]
+    if learned:
+        length_ratio = min(1.0, sum(log.tokens_each for log in learned) / sum(log.mean_cost for log in learned))
+    return Workload(
+        requests=share * sum(log.requests for log in counted),
+        tokens=share * sum(log.requests * log.tokens_each for log in counted),
+        length_ratio=length_ratio,
+    )
+
+
+def load_of(
+    work: Workload, sessions: Sequence[Session], limits: DetectorLimits, *, tokens_per_s: float, startup_s: float
+) -> Load:
+    """The load that the autoscaler decides by."""
+    present = staying(sessions, limits)
+    return Load(
+        pending_tokens=work.tokens,
+        inflight_tokens=sum(row.inhand_tokens for row in sessions) * work.length_ratio,
+        pending_requests=round(work.requests),
+        ready=sum(row.state == WorkerState.READY for row in present),
+        coming=sum(row.state == WorkerState.LOADING for row in present),
+        tokens_per_s=tokens_per_s,
+        startup_s=startup_s,
+    )
+
+
+def staying(sessions: Sequence[Session], limits: DetectorLimits) -> list[Session]:
+    """The workers that work, or soon will, and have not been told to end."""
+    return [
+        row
+        for row in sessions
+        if row.state in (WorkerState.READY, WorkerState.LOADING)
+        and not row.drain
+        and judge(row, limits) is not Verdict.DEAD
+    ]

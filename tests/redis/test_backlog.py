@@ -1,0 +1,36 @@
+from broker.records import JobBacklog
+from tests.support.stage import COST
+
+
+def backlogs(stage):
+    return stage.store.backlogs.read(stage.queries.waiting_jobs())
+
+
+def test_nothing_waits_at_first(stage):
+    assert backlogs(stage) == []
+
+
+def test_what_waits_is_counted_with_its_cost(stage):
+    stage.job(3, model="m")
+    assert backlogs(stage) == [JobBacklog(model="m", requests=3, mean_cost=COST)]
+
+
+def test_what_is_done_tells_how_long_answers_are(stage):
+    session, job = stage.worker(), stage.job(5)
+    stage.commit(stage.batch(session, job, [0, 1]), job, session, [0, 1])
+    (found,) = backlogs(stage)
+    assert (found.requests, found.done, found.completion_tokens, found.tokens_each) == (3, 2, 4, 2)
+
+
+def test_each_job_has_its_own_row_in_the_order_of_service(stage):
+    stage.job(1, model="m")
+    stage.job(2, model="n", priority=1)
+    assert [(log.model, log.requests) for log in backlogs(stage)] == [("n", 2), ("m", 1)]
+
+
+def test_a_job_that_ends_meanwhile_has_nothing_left(stage):
+    waiting = stage.queries.waiting_jobs()
+    job = stage.job(1)
+    waiting = stage.queries.waiting_jobs()
+    stage.commit("", job, "", [0])
+    assert stage.store.backlogs.read(waiting)[0].requests == 0

@@ -1,0 +1,50 @@
+from broker.records import JobBacklog, Session
+from driver.detector import DetectorLimits
+from driver.workload import Workload, load_of, workload
+
+
+def log(requests=10, *, model="m", cost=100.0, done=0, tokens=0):
+    return JobBacklog(model=model, requests=requests, mean_cost=cost, done=done, completion_tokens=tokens)
+
+
+def row(name, state="ready", **fields):
+    return Session(id=name, worker=name, epoch=1, state=state, **fields)
+
+
+def test_until_a_job_has_outputs_its_requests_count_as_what_they_may_be():
+    assert workload([log(10)], 1, {"m"}, 1.0) == Workload(requests=10, tokens=1_000)
+
+
+def test_outputs_tell_how_long_answers_are():
+    found = workload([log(10, done=4, tokens=80)], 1, {"m"}, 1.0)
+    assert (found.tokens, found.length_ratio) == (200, 0.2)
+
+
+def test_the_last_known_ratio_holds_while_nobody_knows_better():
+    assert workload([log(10)], 1, {"m"}, 0.3).length_ratio == 0.3
+    assert workload([], 0, {"m"}, 0.3) == Workload(length_ratio=0.3)
+
+
+def test_jobs_for_models_that_nobody_serves_do_not_count():
+    logs = [log(1), log(2, model=""), log(4, model="other")]
+    assert workload(logs, 3, {"m"}, 1.0).requests == 3
+    assert workload(logs, 3, set(), 1.0).requests == 7
+
+
+def test_jobs_that_were_not_read_are_like_the_others():
+    assert workload([log(1), log(3)], 20, {"m"}, 1.0) == Workload(requests=40, tokens=4_000)
+
+
+def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
+    rows = [
+        row("a", inhand_tokens=1_000),
+        row("b", "loading"),
+        row("c", "draining", inhand_tokens=500),
+        row("d", drain=1),
+        row("e", "dead"),
+        row("f", beat_age_s=60.0),
+    ]
+    work = Workload(requests=2.4, tokens=240.0, length_ratio=0.5)
+    load = load_of(work, rows, DetectorLimits(), tokens_per_s=7.0, startup_s=3.0)
+    assert (load.pending_requests, load.pending_tokens, load.inflight_tokens) == (2, 240.0, 750.0)
+    assert (load.ready, load.coming, load.tokens_per_s, load.startup_s) == (1, 1, 7.0, 3.0)
