@@ -18,12 +18,12 @@ from broker.messages import FinishReason, Output, OutputError, failed_output
 from broker.patience import Patience
 from broker.records import ClaimedBatch, ClaimedRequest
 from gpu_worker.engine.base import Completion
+from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY
 from gpu_worker.in_hand import Ticket
 from gpu_worker.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-ENGINE_ERROR = "engine_error"  # a failure that may be the worker's fault, not the request's
 CANCELLED = OutputError(code="cancelled", message="the job was cancelled")
 DEADLINE_EXCEEDED = OutputError(code="deadline_exceeded", message="the job's deadline passed during generation")
 
@@ -113,14 +113,18 @@ class _Execution:
             insist(lambda: self._ledger.release(*self._ids, count_attempt=True, indices=again))
 
     def _should_run_elsewhere(self, item: ClaimedRequest, completion: Completion) -> bool:
-        """Whether a failure may be this worker's fault, and the request has attempts left."""
+        """Whether a failure may be this worker's fault, and the request has attempts left.
+
+        Where memory was short another worker may have more. That says nothing against this one, which does its best.
+        """
         error = completion.error
         if error is None:
             self._runtime.note_success()
-        elif error.code == ENGINE_ERROR:
+            return False
+        if error.code == ENGINE_ERROR:
             self._runtime.note_failure(self._ticket.job_id, item.index, error.message)
-            return item.attempts + 1 < self._runtime.store.settings.max_attempts
-        return False
+        again = error.code in (ENGINE_ERROR, OUT_OF_MEMORY)
+        return again and item.attempts + 1 < self._runtime.store.settings.max_attempts
 
     def _end_rest(self, error: OutputError) -> None:
         """Give every request that is not through an output with this error and the text so far."""

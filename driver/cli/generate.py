@@ -76,7 +76,10 @@ def _print_as_it_comes(job: Job, timeout: float | None) -> None:
             if delta.output is not None:
                 _good(delta.output)
             if delta.offset < printed:
-                typer.echo("\nstoker: the text came out otherwise when it was generated again; here it is", err=True)
+                typer.echo()
+                typer.echo(
+                    "stoker: it came out otherwise when it was generated again; this is the whole text", err=True
+                )
                 delta = Delta(index=delta.index, text=delta.output.text if delta.output else "")
             typer.echo(delta.text, nl=False)
             printed = delta.offset + len(delta.text)

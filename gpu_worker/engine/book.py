@@ -93,6 +93,11 @@ class Book:
         """The request whose present run has this key; None for the key of a run that is over."""
         return self._running.get(key)
 
+    @property
+    def running_now(self) -> tuple[Held, ...]:
+        """Those that are running, in the order in which they began."""
+        return tuple(self._running.values())
+
     def add(self, held: Held) -> None:
         """Put a request at the end of those waiting."""
         self._held[held.request_id] = self._waiting[held.request_id] = held
@@ -124,7 +129,7 @@ class Book:
         return guilty
 
     def restart_running(self) -> None:
-        """Let all that run wait again, before the others: their loop is gone."""
+        """Let all that run wait again, before the others: their loop is gone, by no fault of theirs."""
         self._waiting = {held.request_id: held for held in self._running.values()} | self._waiting
         self._running.clear()
 

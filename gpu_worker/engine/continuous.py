@@ -19,7 +19,9 @@ from transformers.generation.continuous_batching.model_runner import (
 )
 from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
 
+from gpu_worker.engine.breakage import drop_frames
 from gpu_worker.engine.cache_meter import CacheMeter
+from gpu_worker.engine.limits import QUIET_STEPS
 from gpu_worker.engine.rows import RowSampling
 from gpu_worker.engine.sampling import PerRequestSampling
 
@@ -39,6 +41,7 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_share: float = 0.8  # of the free GPU memory, for the cache; the rest is for logits
     prefix_sharing: bool = True
     graphs: bool = True  # CUDA graphs, where the library would use them
+    quiet_steps: int = QUIET_STEPS  # after a shortage of memory, until limits grow
 
     def resized(self, *, slots: int = 0, kv_tokens: int = 0) -> "LoopOptions":
         """These options with other sizes; 0 leaves one as it is."""
@@ -47,6 +50,11 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
             max_requests=slots or self.max_requests,
             num_blocks=math.ceil(kv_tokens / self.page_size) if kv_tokens else self.num_blocks,
         )
+
+    def with_cache(self, percent: int) -> "LoopOptions":
+        """These options with a part of their KV cache."""
+        blocks = self.num_blocks and max(1, self.num_blocks * percent // 100)
+        return msgspec.structs.replace(self, num_blocks=blocks, memory_share=self.memory_share * percent / 100)
 
 
 # Measured on two cores with SmolLM2-135M: greater steps gain nothing and delay every request in them.
@@ -83,6 +91,7 @@ class GenerationLoop:
             manager.warmup()  # makes the cache; captures CUDA graphs where there are any
             self._processor: Any = manager.batch_processor
             self.slots: int = config.max_requests_per_batch or 1
+            self.step_tokens: int = config.max_batch_tokens or 1
             self.kv_tokens: int = infer_max_single_request_tokens(self._processor.cache)
             self.kv_bytes: int = self._processor.cache.cache_tensor.nbytes
             _mark_cancelled(self._processor.scheduler)
@@ -91,6 +100,13 @@ class GenerationLoop:
         self.error: Exception | None = None  # what ended the loop; known once it is stopped
         self._manager: Any = manager
         self._meter = meter
+
+    def limit(self, *, slots: int, step_tokens: int) -> None:
+        """Hold no more than this in a step from the next one on; what the loop was made for is the most."""
+        if self._processor is not None:
+            self._processor.max_batch_tokens = min(step_tokens, self.step_tokens)
+            # The library relies on there being no more requests than tokens.
+            self._processor.scheduler.max_requests_per_batch = min(slots, step_tokens, self.slots)
 
     @property
     def alive(self) -> bool:
@@ -144,11 +160,16 @@ class GenerationLoop:
         if manager is None:
             return
         self._meter.forget()
-        manager.stop(block=True, timeout=timeout_s, hard_stop=True)
+        status = manager.background_thread_status
+        fatal: Exception | None = status.fatal_error
+        if fatal is not None:
+            drop_frames(fatal)  # before the memory is freed that they hold
+        try:
+            manager.stop(block=True, timeout=timeout_s, hard_stop=True)
+        except RuntimeError as error:  # on a lost device nothing can be freed either
+            fatal = fatal or error
         self.kv_bytes = 0
-        error = manager.background_thread_status.fatal_error
-        # Its traceback holds the tensors of the step that failed.
-        self.error = error.with_traceback(None) if error is not None else None
+        self.error = fatal or status.fatal_error
 
 
 def _generated(state: RequestState) -> tuple[int, ...]:

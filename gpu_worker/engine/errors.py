@@ -6,12 +6,14 @@ StokerError
 ├── NoRoomError                     what is asked for does not fit into the memory; retryable
 └── EngineDeadError                 this process can no longer generate; retryable elsewhere
 
-`ENGINE_ERROR` is the code of a request whose generation failed more than once, the last time alone.
+`ENGINE_ERROR` is the code of a request whose generation failed more than once, the last time alone; `OUT_OF_MEMORY`
+that of one for which memory was too short even alone.
 """
 
 from broker.errors import InvalidRequestError, StokerError
 
 ENGINE_ERROR = "engine_error"
+OUT_OF_MEMORY = "out_of_memory"
 
 
 class ContextLengthExceededError(InvalidRequestError):

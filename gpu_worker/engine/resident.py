@@ -9,17 +9,18 @@ import queue
 import time
 from typing import Any
 
-import msgspec
-import torch
-
 from gpu_worker.engine.base import Capacity, Memory
 from gpu_worker.engine.book import Book, Held
+from gpu_worker.engine.breakage import Breakage, breakage_of
 from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
-from gpu_worker.engine.errors import EngineDeadError, NoRoomError
+from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError
+from gpu_worker.engine.limits import StepSize
 from gpu_worker.engine.memory import MIB, rss_mib
 from gpu_worker.engine.offload import Weights, device_memory, free_cache, room_for_cache
+from gpu_worker.engine.room import Room
 from gpu_worker.engine.sampling import PerRequestSampling
+from gpu_worker.engine.shortage import GivenUp, Shortage
 
 _log = logging.getLogger(__name__)
 
@@ -32,24 +33,35 @@ class ResidentLoop:
     def __init__(self, model: Any, options: LoopOptions, inbox: "queue.Queue[Any]") -> None:
         self.sampling = PerRequestSampling()
         self.meter = CacheMeter()
-        self.error = ""  # what broke the loop last
         self._model: Any = model
-        self._options = options
         self._inbox = inbox
+        self._graphs = options.graphs
+        self._most_context: int = model.config.get_text_config().max_position_embeddings
         self._book = Book()
         self._weights = Weights(model)
         self._asleep = False
-        self._smaller: LoopOptions | None = None  # sizes that were good, while greater ones are tried
         self._changing = False  # the loop was stopped to be replaced by one of the other kind
         self._needed_eager_s = -math.inf
-        self._loop = GenerationLoop(model, options, self.sampling, inbox, self.meter)
+        self._room = Room(options, self._make_loop)
+        self._shortage = Shortage(self._book, self._room, self.sampling)
+        self._loop = self._room.make_loop(graphs=self._graphs)
 
     @property
     def capacity(self) -> Capacity:
-        """As the loop is now: it has fewer slots after the GPU's memory ran out."""
-        context = self._model.config.get_text_config().max_position_embeddings
-        kv_tokens = self._loop.kv_tokens
-        return Capacity(slots=self._loop.slots, kv_tokens=kv_tokens, context_tokens=min(context, kv_tokens))
+        """As the loop is now: it has fewer slots after memory ran out."""
+        limits, kv_tokens = self._room.limits, self._loop.kv_tokens
+        slots = min(limits.slots.now, limits.step_tokens.now)
+        return Capacity(slots=slots, kv_tokens=kv_tokens, context_tokens=min(self._most_context, kv_tokens))
+
+    @property
+    def context_tokens(self) -> int:
+        """Of one request, while memory is not short."""
+        return min(self._most_context, self._room.full_kv_tokens)
+
+    @property
+    def refused(self) -> str:
+        """Why the sizes of the last `resize` could not be had; empty when they could."""
+        return self._room.refused
 
     @property
     def broken(self) -> bool:
@@ -112,42 +124,53 @@ class ResidentLoop:
         """End a broken loop, so that its last outputs are in the inbox."""
         self._loop.stop()
 
-    def recover(self) -> list[Held]:
-        """Replace the stopped loop and go on; return what is given up, each request guilty of having broken it.
+    def grow(self) -> None:
+        """Use more of the memory again, after a time in which it was enough; called often."""
+        if not self._loop.alive or not self._shortage.is_over(self.tokens):
+            return
+        if self._room.grow(self._loop, self.sampling.steps, idle=self.held == 0):
+            self._stop_to_change()
+
+    def recover(self) -> list[GivenUp]:
+        """Replace the stopped loop and go on; return what is given up.
 
         Raises:
-            EngineDeadError: no new loop can be made, as after an error that poisons the CUDA context.
+            EngineDeadError: the device is lost, or no new loop can be made.
         """
+        given_up: list[GivenUp] = []
         if self._changing:
             self._changing = False
             self._book.restart_running()
-            self._start_anew()
-            self._admit()
-            return []
-        self.error = str(self._loop.error)
-        _log.warning("the generation loop broke with %d requests in hand; starting anew", self.held)
-        if isinstance(self._loop.error, torch.OutOfMemoryError):
-            fewer = max(1, self._loop.slots // 2)
-            self._options = msgspec.structs.replace(self._options, max_requests=fewer)
-        guilty = self._book.fail_running()
+        else:
+            given_up += self._judge(self._loop.error or RuntimeError("it ended by itself"))
         self._start_anew()
+        given_up += self._shortage.without_room(self._loop)
         self._admit()
-        return guilty
+        return given_up
+
+    def _judge(self, error: Exception) -> list[GivenUp]:
+        """Find out what broke the loop, and who is to blame."""
+        kind = breakage_of(error)
+        if kind is Breakage.DEVICE:
+            raise EngineDeadError(f"the device is lost: {error}") from error
+        if kind is Breakage.MEMORY:
+            return self._shortage.make_room(error, self._loop)
+        _log.warning("the generation loop broke with %d requests in hand; starting anew", self.held)
+        message = f"generation failed repeatedly, the last time alone: {error}"
+        return [GivenUp(held=held, code=ENGINE_ERROR, message=message) for held in self._book.fail_running()]
 
     def resize(self, *, slots: int, kv_tokens: int) -> None:
-        """Stop the loop; `recover` makes one of these sizes, or of the old ones where that cannot be, with an `error`.
+        """Stop the loop; `recover` makes one of these sizes, or of the old ones where that cannot be, and `refused`.
 
         Raises:
             NoRoomError: the sizes cannot do; the loop goes on as it was.
         """
         if self._asleep:
             raise NoRoomError("the engine sleeps; wake it first")
-        wanted = self._options.resized(slots=slots, kv_tokens=kv_tokens)
         if kv_tokens:
             self._require_room(kv_tokens)
-        self.error = ""
         self._stop_to_change()
-        self._smaller, self._options = self._options, wanted
+        self._room.resize(slots=slots, kv_tokens=kv_tokens)
 
     def sleep(self) -> None:
         """Stop the loop, which frees its cache, and offload the weights. What is in hand waits for `wake`."""
@@ -170,7 +193,10 @@ class ResidentLoop:
             self._weights.restore()
             self._book.restart_running()
             self._start_anew()
+            if self._shortage.holds_too_large(self._loop):
+                raise EngineDeadError("the KV cache has no room any more for a request in hand")
         except (RuntimeError, EngineDeadError) as error:
+            self._loop.stop()
             self._weights.offload()
             raise NoRoomError(f"cannot wake: {error}") from error
         self._asleep = False
@@ -218,7 +244,7 @@ class ResidentLoop:
             return True
         if held.sampling.in_python:
             return False
-        return self._options.graphs or self.held > 0 or time.monotonic() < self._needed_eager_s + _LINGER_S
+        return self._graphs or self.held > 0 or time.monotonic() < self._needed_eager_s + _LINGER_S
 
     def _stop_to_change(self) -> None:
         """Stop the loop; `recover` makes one of the kind that the requests in hand need."""
@@ -228,16 +254,12 @@ class ResidentLoop:
         self._loop.stop()
 
     def _start_anew(self) -> None:
-        graphs = not any(held.sampling.in_python for held in self._book)
-        self._options = msgspec.structs.replace(self._options, graphs=graphs)
-        fallback, self._smaller = self._smaller, None
-        try:
-            self._loop = GenerationLoop(self._model, self._options, self.sampling, self._inbox, self.meter)
-        except Exception as error:
-            if fallback is None:
-                raise EngineDeadError(f"generation cannot be started again: {error}") from error
-            self.error, self._options = str(error), fallback
-            self._start_anew()
+        self._graphs = not any(held.sampling.in_python for held in self._book)
+        self._loop = self._room.make_loop(graphs=self._graphs)
+
+    def _make_loop(self, options: LoopOptions) -> GenerationLoop:
+        self.sampling.last = StepSize()
+        return GenerationLoop(self._model, options, self.sampling, self._inbox, self.meter)
 
     def _admit(self) -> None:
         if not self._loop.alive:

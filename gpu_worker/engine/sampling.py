@@ -15,6 +15,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
+from gpu_worker.engine.limits import StepSize
 from gpu_worker.engine.rows import GREEDY, RowSampling
 from gpu_worker.engine.special_rows import SpecialRows
 
@@ -100,7 +101,7 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
 
     `eager` says that the model runs step by step in Python, with neither CUDA graphs nor torch.compile: then the
     work is done for the rows that need it only. Requests that need more than sampling (`RowSampling.in_python`) must
-    come to an eager loop. `steps` and `tokens` count what the loop has prepared so far.
+    come to an eager loop. `steps` and `tokens` count what the loop has prepared so far; `last` is the latest step.
     """
 
     def __init__(self, *, eager: bool = True) -> None:
@@ -108,6 +109,7 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         self.eager = eager
         self.steps = 0
         self.tokens = 0
+        self.last = StepSize()
         self.tensors_required = 4
         self.do_processing = True
         self._sampled_rows: list[int] = []
@@ -137,6 +139,7 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         if self._special and not self.eager:
             raise RuntimeError("a request with penalties or log probabilities came to a loop with CUDA graphs")
         self.steps += 1
+        self.last = _size(requests_in_batch)
         self.tokens += len(rows)
         self._sampled_rows = [i for i, (row, _) in enumerate(rows) if row.temperature > 0]
         self._filtered = any(row.top_k > 0 or row.top_p < 1 for row, _ in rows)
@@ -162,6 +165,14 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         rows = torch.tensor(self._sampled_rows, device=scores.device)
         promoted = _promote(scores[rows], arguments[:, rows], filtered=self._filtered, eager=True)
         return scores.index_copy(0, rows, promoted)
+
+
+def _size(requests_in_batch: list[Any]) -> StepSize:
+    return StepSize(
+        rows=len(requests_in_batch),
+        tokens=sum(future.query_length for future in requests_in_batch),
+        first=requests_in_batch[0].state.request_id if requests_in_batch else "",
+    )
 
 
 def _promote(scores: torch.Tensor, arguments: torch.Tensor, *, filtered: bool, eager: bool) -> torch.Tensor:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.clock import Clock, SystemClock
-from broker.errors import InvalidRequestError
+from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.messages import Request
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
+from broker.parameters import SamplingParams
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory
 from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
 from gpu_worker.engine.errors import ENGINE_ERROR, NoRoomError, require_fit
 from gpu_worker.engine.faults import DIE, HANG, die, fault_of
@@ -22,13 +23,16 @@ from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
-from gpu_worker.engine.refusal import refuse
 from gpu_worker.engine.settled import SettledText
 
 # What changes or tells scores: there are none here.
-_NOT_SIMULATED = frozenset(
-    ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs"),
-)
+_NOT_SIMULATED = {
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ((),),
+    "logprobs": (None,),
+}
 
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +117,6 @@ class SimulatedEngine:
         self._closed = threading.Event()
 
     @property
-    def traits(self) -> Traits:
-        """It has no scores, and so nothing that changes or tells them."""
-        return Traits(refuses=_NOT_SIMULATED)
-
-    @property
     def capacity(self) -> Capacity:
         """As configured, or as `resize` has made it."""
         context = min(self._options.context_tokens, self._kv_tokens)
@@ -155,7 +154,7 @@ class SimulatedEngine:
         )
         with self._changed:
             try:
-                refuse(request, _NOT_SIMULATED, "the simulated engine, which has no scores")
+                _refuse_unsimulated(params)
                 require_fit(len(prompt_ids), params.max_tokens, self.capacity.context_tokens)
             except InvalidRequestError as error:
                 self._rejected.append(failure(request_id, error.code, str(error)))
@@ -292,3 +291,10 @@ class SimulatedEngine:
     def _until_due_s(self) -> float:
         due_s = min((held.due_s for held in self._running.values()), default=float("inf"))
         return max(0.0, due_s - self._clock.now_s())
+
+
+def _refuse_unsimulated(params: SamplingParams) -> None:
+    for name, neutral in _NOT_SIMULATED.items():
+        value = getattr(params, name)
+        if value not in neutral:
+            raise UnsupportedParameterError(f"{name} is not offered by the simulated engine, which has no scores")

@@ -17,15 +17,16 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
-from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError
+from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, EngineDeadError, NoRoomError
 from gpu_worker.engine.intake import Intake
 from gpu_worker.engine.logprobs import token_logprobs
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop
+from gpu_worker.engine.shortage import no_room
 
 _Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
 
@@ -59,13 +60,8 @@ class TransformersEngine:
         self._capacity = self._resident.capacity
 
     @property
-    def traits(self) -> Traits:
-        """It does everything."""
-        return Traits()
-
-    @property
     def capacity(self) -> Capacity:
-        """As the loop is now: it has fewer slots after the GPU's memory ran out."""
+        """As the loop is now: it has fewer slots after memory ran out, and slowly more again."""
         return self._capacity
 
     @property
@@ -103,7 +99,7 @@ class TransformersEngine:
         """Take a request; see `Engine.submit`."""
         try:
             held = self._intake.held(
-                request_id, request, context_tokens=self._capacity.context_tokens, generated=generated
+                request_id, request, context_tokens=self._resident.context_tokens, generated=generated
             )
         except InvalidRequestError as error:
             self._inbox.put(failure(request_id, error.code, str(error)))
@@ -111,6 +107,8 @@ class TransformersEngine:
         with self._lock:
             if held.over:
                 self._inbox.put(self._completion(held))
+            elif held.most_tokens > self._capacity.kv_tokens:
+                self._inbox.put(failure(request_id, OUT_OF_MEMORY, no_room(held, self._capacity.kv_tokens)))
             elif self._resident.find(request_id) is None and not self._closed:
                 self._resident.add(held)
                 if self._resident.broken:
@@ -125,6 +123,9 @@ class TransformersEngine:
             events = self._events(max(0.0, min(left, _BROKEN_CHECK_S)))
             with self._lock:
                 done += self._read(events)
+                if not self._closed:
+                    self._resident.grow()
+                    self._capacity = self._resident.capacity
                 if self._resident.broken and not self._closed:
                     done += self._recover()
             if left <= 0:
@@ -159,8 +160,8 @@ class TransformersEngine:
         with self._lock:
             self._resident.resize(slots=slots, kv_tokens=kv_tokens)
             self._deliver(self._recover())
-            if self._resident.error:
-                raise NoRoomError(f"these sizes do not fit: {self._resident.error}")
+            if self._resident.refused:
+                raise NoRoomError(f"these sizes do not fit: {self._resident.refused}")
 
     def sleep(self) -> None:
         """End the loop and offload the weights; see `Engine.sleep`."""
@@ -225,9 +226,8 @@ class TransformersEngine:
     def _recover(self) -> list[Completion]:
         self._resident.stop()
         done = self._last_words()
-        for held in self._resident.recover():
-            message = f"generation failed repeatedly, the last time alone: {self._resident.error}"
-            done.append(failure(held.request_id, ENGINE_ERROR, message))
+        for given_up in self._resident.recover():
+            done.append(failure(given_up.held.request_id, given_up.code, given_up.message))
         self._capacity = self._resident.capacity
         return done
 

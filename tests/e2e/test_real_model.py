@@ -80,20 +80,29 @@ def test_greedy_outputs_are_those_of_plain_generate(nothing_left, loaded):
     with Driver(settings, worker_environment={"STOKER_DTYPE": "float32", "STOKER_DEVICE": "cpu"}) as driver:
         driver.wait_until_ready(180)
         job = driver.client.submit(
-            [Request(params=SamplingParams(max_tokens=n, temperature=0), **_typed(prompt)) for prompt, n in asked]
+            [
+                Request(params=SamplingParams(max_tokens=n, temperature=0), stream=place % 2 == 0, **_typed(prompt))
+                for place, (prompt, n) in enumerate(asked)
+            ]
         )
         tasks = {
             place: driver.submit_task({**prompt, "max_new_tokens": n, "temperature": 0})
             for place, (prompt, n) in enumerate(asked)
             if place % 8 == 0  # a text, a chat, and token ids
         }
-        outputs = job.get(timeout=200)
+        deltas = list(job.stream(timeout=200))
+        outputs = job.get(timeout=60)
         results = {place: driver.get_result(task, timeout=60) for place, task in tasks.items()}
 
     plain = [generate(loaded, prompt, max_tokens) for prompt, max_tokens in asked]
     assert [list(output.token_ids) for output in outputs] == [new for _, new in plain]
     texts = [loaded.tokenizer.decode(new, skip_special_tokens=True) for _, new in plain]
     assert [output.text for output in outputs] == texts
+    streamed = ["".join(delta.text for delta in deltas if delta.index == place) for place in range(len(asked))]
+    assert streamed == texts
+    early = {delta.index for delta in deltas if delta.output is None}
+    assert early
+    assert all(place % 2 == 0 for place in early)
     for place, result in results.items():
         assert (result["input_ids"], result["output_ids"]) == plain[place]
         assert result["generated_text"] == texts[place]

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from broker import codec
+from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, WorkerNameTakenError
 from broker.ledger import NotLeaderError
 from broker.messages import JobState, Output, WorkerState
@@ -174,6 +175,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if job is not None:
             assert self.stage.ledger.close(job.id, 600) == (not job.closed)
             job.closed = True
+        for job in self.jobs.values():
+            assert not (job.closed and self.stage.has_key(self.stage.keys.job(job.id).deltas))
 
     # Sessions
 
@@ -314,7 +317,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
-    def checkpoint(self, data):
+    def checkpoint_and_publish(self, data):
         batch = self.some_batch(data)
         indices = set(self.indices_of(data, batch.job))
         session_id = self.some_session_for(data, batch).id
@@ -322,6 +325,8 @@ class LedgerMachine(RuleBasedStateMachine):
         mine = set() if refused else indices & batch.held - set(batch.job.accepted)
         saved = self.stage.ledger.checkpoint(batch.id, batch.job.id, session_id, dict.fromkeys(indices, (1, 2)))
         assert saved == len(mine)
+        pieces = [TextDelta(index=index, offset=0, text="x") for index in indices]
+        assert self.stage.ledger.publish(batch.id, batch.job.id, session_id, pieces) == len(mine)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), fail=st.booleans())

@@ -96,8 +96,8 @@ def test_draws_depend_on_seed_and_position_and_nothing_else():
 
 def request(position, sampling=None, *, has_new_token=True):
     kwargs = {} if sampling is None else {"sampling": sampling}
-    state = SimpleNamespace(position_offset=position, logit_processor_kwargs=kwargs)
-    return SimpleNamespace(state=state, has_new_token=has_new_token)
+    state = SimpleNamespace(position_offset=position, logit_processor_kwargs=kwargs, request_id="x#1")
+    return SimpleNamespace(state=state, has_new_token=has_new_token, query_length=1)
 
 
 def processed(requests, scores, *, eager):

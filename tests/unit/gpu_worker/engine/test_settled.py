@@ -156,3 +156,11 @@ def test_each_token_is_decoded_a_few_times_and_not_all_of_them_each_time():
 def test_one_that_does_not_stream_has_none():
     request = Request(params=SamplingParams(), prompt="x")
     assert settled_of(request, decode_bytes) is None
+
+
+def test_a_tokenizer_that_takes_text_back_has_the_text_that_was_said_and_all_of_the_rest():
+    request = Request(params=SamplingParams(max_tokens=3, stop=("ax",)), prompt="x", stream=True)
+    settled = settled_of(request, decode_with_spaces_cleaned_up)
+    assert settled.push((3, 5)) == " ab. "
+    made = completion(request, (3, 5, 1), decode_with_spaces_cleaned_up, settled=settled)
+    assert made.text == " ab. a", "not 'ab', as all tokens together read"
