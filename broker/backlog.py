@@ -1,10 +1,8 @@
 """What waits in the ledger: of each job, how many requests and how long their answers may be. Changes nothing."""
 
-from collections.abc import Sequence
-
 from broker.connection import RedisClient, broker_errors
 from broker.keys import Keys
-from broker.records import JobBacklog, WaitingJob
+from broker.records import Backlog, JobBacklog
 
 COSTS_READ = 32  # of a job, to know the mean
 JOBS_READ = 1_000  # the others are taken to be like them
@@ -19,28 +17,30 @@ class Backlogs:
         self._keys = keys
         self._url = url
 
-    def read(self, jobs: Sequence[WaitingJob]) -> list[JobBacklog]:
-        """What waits of the first of these jobs, in two round trips."""
-        jobs = jobs[:JOBS_READ]
-        keys = [self._keys.job(job.id) for job in jobs]
+    def read(self) -> Backlog:
+        """What waits now; of many jobs only the first are looked at. Three round trips."""
         with broker_errors(self._url):
             pipeline = self._redis.pipeline(transaction=False)
+            pipeline.zcard(self._keys.waiting)
+            pipeline.zrange(self._keys.waiting, 0, JOBS_READ - 1)
+            waiting, members = pipeline.execute()
+            parts = [member.decode().partition(" ") for member in members]
+            keys = [self._keys.job(job_id) for job_id, _, _ in parts]
             for key in keys:
                 pipeline.zcard(key.pending)
                 pipeline.zrange(key.pending, 0, COSTS_READ - 1)
                 pipeline.hmget(key.record, FIELDS)
-            found = pipeline.execute() if jobs else []
+            found = pipeline.execute() if keys else []
             for key, indices in zip(keys, found[1::3], strict=True):
                 pipeline.hmget(key.costs, indices or [0])
-            costs = pipeline.execute() if jobs else []
-        rows = zip(jobs, found[::3], found[2::3], costs, strict=True)
-        return [_backlog(job, requests, record, cost) for job, requests, record, cost in rows]
+            costs = pipeline.execute() if keys else []
+        rows = zip(parts, found[::3], found[2::3], costs, strict=True)
+        jobs = tuple(_backlog(model, requests, record, cost) for (_, _, model), requests, record, cost in rows)
+        return Backlog(jobs=jobs, waiting=int(waiting))
 
 
-def _backlog(job: WaitingJob, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
+def _backlog(model: str, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
     known = [int(cost) for cost in costs if cost]
     done, completion_tokens = (int(value or 0) for value in record)
     mean = sum(known) / len(known) if known else 0.0
-    return JobBacklog(
-        model=job.model, requests=requests, mean_cost=mean, done=done, completion_tokens=completion_tokens
-    )
+    return JobBacklog(model=model, requests=requests, mean_cost=mean, done=done, completion_tokens=completion_tokens)

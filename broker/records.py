@@ -87,6 +87,18 @@ class JobBacklog(msgspec.Struct, frozen=True, kw_only=True):
         return self.completion_tokens / self.done if self.done else self.mean_cost
 
 
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits in all: the first jobs, and how many jobs there are."""
+
+    jobs: tuple[JobBacklog, ...] = ()
+    waiting: int = 0
+
+    @property
+    def share(self) -> float:
+        """By how much the jobs that were looked at must be multiplied to stand for all."""
+        return self.waiting / len(self.jobs) if self.jobs else 0.0
+
+
 class ClaimedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to run, with the tokens that an interrupted run of it has saved."""
 

@@ -1,11 +1,11 @@
 """Keeps the number of workers right: the leader looks at the work, decides, tells everybody, and has it done."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.bounds import Bounds, parse_bounds
 from broker.clock import Clock
-from broker.records import ScaleMode, ScaleRecord, Session
+from broker.records import Backlog, ScaleMode, ScaleRecord, Session
 from broker.store import Store
 from driver.autoscaling import Load, ScaleLimits, ScaleState, decide, start
 from driver.detector import DetectorLimits
@@ -37,19 +37,17 @@ class Scaling:
         self._clock = clock
         self._scaler = scaler
         self._own_bounds = parse_bounds(settings.autoscale) if settings.autoscale else None
-        self._speeds = Speeds()
         self._state: ScaleState | None = None
         self._problem = ""
         self._length_ratio = 1.0
         self._models: set[str] = set()  # that workers serve or have served: work for others asks for no more workers
 
-    def step(self, token: str, sessions: Sequence[Session]) -> None:
-        """Look and decide once.
+    def step(self, token: str, sessions: Sequence[Session], speeds: Speeds, read: Callable[[], Backlog]) -> None:
+        """Decide once; `read` gives what waits.
 
         Raises:
             NotLeaderError: `token` does not hold the lead.
         """
-        self._speeds.note(sessions)
         self._models |= {row.model for row in sessions if row.model}
         record = self._store.scale.read()
         bounds = self._own_bounds if record.mode is ScaleMode.DRIVER else Bounds(record.least, record.most)
@@ -58,7 +56,7 @@ class Scaling:
             if record.wanted >= 0:
                 self._store.scale.want(token, ScaleRecord(wanted=-1))
             return
-        load = self._look(sessions)
+        load = self._look(sessions, speeds, read())
         self._state = decide(load, self._state_before(record, sessions), self._limits(bounds), self._clock.now_s())
         self._publish(token, record, bounds, load)  # before it is done: only the leader gets past this
         self._problem = self._scaler.scale(self._state.wanted, sessions) if self._scaler else ""
@@ -68,11 +66,10 @@ class Scaling:
         if self._scaler is not None:
             self._scaler.close()
 
-    def _look(self, sessions: Sequence[Session]) -> Load:
-        jobs = self._store.queries.waiting_jobs()
-        work = workload(self._store.backlogs.read(jobs), len(jobs), self._models, self._length_ratio)
+    def _look(self, sessions: Sequence[Session], speeds: Speeds, backlog: Backlog) -> Load:
+        work = workload(backlog, self._models, self._length_ratio)
         self._length_ratio = work.length_ratio
-        speed, startup_s = self._speeds.tokens_per_s, self._speeds.startup_s
+        speed, startup_s = speeds.tokens_per_s, speeds.startup_s
         return load_of(work, sessions, self._detector, tokens_per_s=speed, startup_s=startup_s)
 
     def _state_before(self, record: ScaleRecord, sessions: Sequence[Session]) -> ScaleState:

@@ -12,12 +12,12 @@ from broker.clock import Clock
 from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
 from broker.store import Store
+from driver.capacity import Capacity
 from driver.detector import DetectorLimits
 from driver.observe import observe, worker_views
 from driver.reconcile import Reconciler
 from driver.recovery import Recovery
 from driver.scalers.base import Scaler
-from driver.scaling import Scaling
 from driver.scheduler import BatchLimits, schedule
 from driver.settings import DriverSettings
 from driver.snapshot import Assignment, WorkerView
@@ -51,7 +51,7 @@ class DriverService:
         )
         self._recovery = Recovery(store, self._detector)
         self._reconciler = Reconciler(store, self._app)
-        self._scaling = Scaling(store, settings, self._detector, clock, scaler)
+        self._capacity = Capacity(store, settings, self._detector, clock, scaler)
         self._reconcile_at_s = float("-inf")
         self._trust_silence_at_s = float("-inf")
         self._outage = False
@@ -121,7 +121,7 @@ class DriverService:
             self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._mind_restarts()
             self._reconciler.reconcile(sessions, now_ms)
-            self._scaling.step(self._leadership.token, sessions)
+            self._capacity.step(self._leadership.token, sessions)
         if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):
             sessions = self._store.sessions.table()
         return self._schedule(worker_views(sessions, self._detector), stopping)
@@ -175,5 +175,5 @@ class DriverService:
             self._leadership.resign()
         except BrokerError:
             logger.info("could not resign; the lease runs out by itself")
-        self._scaling.close()
+        self._capacity.close()
         self._app.close()

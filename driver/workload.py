@@ -1,11 +1,12 @@
 """What there is to do in tokens, from the backlogs of jobs and the workers' sessions. Pure."""
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 import msgspec
 
 from broker.messages import WorkerState
-from broker.records import JobBacklog, Session
+from broker.records import Backlog, Session
 from driver.autoscaling import Load
 from driver.detector import DetectorLimits, Verdict, judge
 
@@ -18,21 +19,26 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     length_ratio: float = 1.0  # tokens that answers have, to those that they may have
 
 
-def workload(backlogs: Sequence[JobBacklog], jobs: int, models: Collection[str], length_ratio: float) -> Workload:
-    """The work of `jobs` waiting jobs of which these are the first; the others are taken to be like them.
-
-    Jobs of other models than `models` do not count (an empty collection: all do). `length_ratio` is the last known one.
-    """
-    counted = [log for log in backlogs if not models or not log.model or log.model in models]
-    share = jobs / len(backlogs) if backlogs else 0.0
+def workload(backlog: Backlog, models: Collection[str], length_ratio: float) -> Workload:
+    """The work that waits for these models (an empty collection: for all). `length_ratio` is the last known one."""
+    counted = [log for log in backlog.jobs if not models or not log.model or log.model in models]
     learned = [log for log in counted if log.done and log.mean_cost]
     if learned:
         length_ratio = min(1.0, sum(log.tokens_each for log in learned) / sum(log.mean_cost for log in learned))
     return Workload(
-        requests=share * sum(log.requests for log in counted),
-        tokens=share * sum(log.requests * log.tokens_each for log in counted),
+        requests=backlog.share * sum(log.requests for log in counted),
+        tokens=backlog.share * sum(log.requests * log.tokens_each for log in counted),
         length_ratio=length_ratio,
     )
+
+
+def tokens_by_model(backlog: Backlog) -> dict[str, float]:
+    """What waits for each model that a job names."""
+    tokens: dict[str, float] = defaultdict(float)
+    for log in backlog.jobs:
+        if log.model:
+            tokens[log.model] += backlog.share * log.requests * log.tokens_each
+    return dict(tokens)
 
 
 def load_of(

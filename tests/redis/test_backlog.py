@@ -3,7 +3,7 @@ from tests.support.stage import COST
 
 
 def backlogs(stage):
-    return stage.store.backlogs.read(stage.queries.waiting_jobs())
+    return list(stage.store.backlogs.read().jobs)
 
 
 def test_nothing_waits_at_first(stage):
@@ -28,9 +28,9 @@ def test_each_job_has_its_own_row_in_the_order_of_service(stage):
     assert [(log.model, log.requests) for log in backlogs(stage)] == [("n", 2), ("m", 1)]
 
 
-def test_a_job_that_ends_meanwhile_has_nothing_left(stage):
-    waiting = stage.queries.waiting_jobs()
-    job = stage.job(1)
-    waiting = stage.queries.waiting_jobs()
-    stage.commit("", job, "", [0])
-    assert stage.store.backlogs.read(waiting)[0].requests == 0
+def test_of_many_jobs_the_first_stand_for_all(stage, monkeypatch):
+    monkeypatch.setattr("broker.backlog.JOBS_READ", 2)
+    for _ in range(6):
+        stage.job(1)
+    found = stage.store.backlogs.read()
+    assert (len(found.jobs), found.waiting, found.share) == (2, 6, 3.0)

@@ -7,6 +7,7 @@ from broker.records import ScaleRecord
 from driver.detector import DetectorLimits
 from driver.scaling import Scaling
 from driver.settings import DriverSettings
+from driver.speeds import Speeds
 from tests.support.clock import FakeClock
 from tests.support.stage import LEADER, heartbeat
 
@@ -43,11 +44,14 @@ def make(stage, clock):
 @pytest.fixture
 def step(stage, clock):
     """Steps once, a second later."""
+    speeds = Speeds()
 
     def run(scaling, times=1):
         for _ in range(times):
             clock.advance(1.0)
-            scaling.step(LEADER, stage.sessions.table())
+            table = stage.sessions.table()
+            speeds.note(table)
+            scaling.step(LEADER, table, speeds, stage.store.backlogs.read)
         return stage.store.scale.read()
 
     return run
@@ -139,7 +143,7 @@ def test_a_calm_number_is_not_written_again(make, step, stage, monkeypatch):
 def test_only_the_leader_has_anything_done(make, stage):
     scaling = make(scaler := Scaler(), autoscale="1,2")
     with pytest.raises(NotLeaderError):
-        scaling.step("another", [])
+        scaling.step("another", [], Speeds(), stage.store.backlogs.read)
     assert scaler.asked == []
     assert stage.store.scale.read() == ScaleRecord()
 

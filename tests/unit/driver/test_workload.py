@@ -1,10 +1,14 @@
-from broker.records import JobBacklog, Session
+from broker.records import Backlog, JobBacklog, Session
 from driver.detector import DetectorLimits
-from driver.workload import Workload, load_of, workload
+from driver.workload import Workload, load_of, tokens_by_model, workload
 
 
 def log(requests=10, *, model="m", cost=100.0, done=0, tokens=0):
     return JobBacklog(model=model, requests=requests, mean_cost=cost, done=done, completion_tokens=tokens)
+
+
+def backlog(*jobs, waiting=None):
+    return Backlog(jobs=jobs, waiting=len(jobs) if waiting is None else waiting)
 
 
 def row(name, state="ready", **fields):
@@ -12,27 +16,27 @@ def row(name, state="ready", **fields):
 
 
 def test_until_a_job_has_outputs_its_requests_count_as_what_they_may_be():
-    assert workload([log(10)], 1, {"m"}, 1.0) == Workload(requests=10, tokens=1_000)
+    assert workload(backlog(log(10)), {"m"}, 1.0) == Workload(requests=10, tokens=1_000)
 
 
 def test_outputs_tell_how_long_answers_are():
-    found = workload([log(10, done=4, tokens=80)], 1, {"m"}, 1.0)
+    found = workload(backlog(log(10, done=4, tokens=80)), {"m"}, 1.0)
     assert (found.tokens, found.length_ratio) == (200, 0.2)
 
 
 def test_the_last_known_ratio_holds_while_nobody_knows_better():
-    assert workload([log(10)], 1, {"m"}, 0.3).length_ratio == 0.3
-    assert workload([], 0, {"m"}, 0.3) == Workload(length_ratio=0.3)
+    assert workload(backlog(log(10)), {"m"}, 0.3).length_ratio == 0.3
+    assert workload(backlog(), {"m"}, 0.3) == Workload(length_ratio=0.3)
 
 
 def test_jobs_for_models_that_nobody_serves_do_not_count():
     logs = [log(1), log(2, model=""), log(4, model="other")]
-    assert workload(logs, 3, {"m"}, 1.0).requests == 3
-    assert workload(logs, 3, set(), 1.0).requests == 7
+    assert workload(backlog(*logs), {"m"}, 1.0).requests == 3
+    assert workload(backlog(*logs), set(), 1.0).requests == 7
 
 
 def test_jobs_that_were_not_read_are_like_the_others():
-    assert workload([log(1), log(3)], 20, {"m"}, 1.0) == Workload(requests=40, tokens=4_000)
+    assert workload(backlog(log(1), log(3), waiting=20), {"m"}, 1.0) == Workload(requests=40, tokens=4_000)
 
 
 def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
@@ -48,3 +52,8 @@ def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
     load = load_of(work, rows, DetectorLimits(), tokens_per_s=7.0, startup_s=3.0)
     assert (load.pending_requests, load.pending_tokens, load.inflight_tokens) == (2, 240.0, 750.0)
     assert (load.ready, load.coming, load.tokens_per_s, load.startup_s) == (1, 1, 7.0, 3.0)
+
+
+def test_what_waits_for_a_model_is_counted_for_those_that_name_one():
+    logs = [log(2), log(1, done=1, tokens=5), log(3, model="n"), log(4, model="")]
+    assert tokens_by_model(backlog(*logs, waiting=8)) == {"m": 2 * 205, "n": 2 * 300}
