@@ -41,6 +41,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int = 5  # crashes in a row before the supervisor gives up
     restart_backoff: float = 0.5  # before the second restart in a row; doubles with each further one
     simulated_tokens_per_s: float = 0.0  # per request; 0: as fast as it goes
+    simulated_prefill_tokens_per_s: float = 0.0  # of each prompt; 0: at once
+    simulated_memory_tokens: int = 0  # of all that runs together; 0: memory without end
     simulated_load_s: float = 0.0
     simulated_slots: int = 32
     simulated_faults: bool = False
@@ -67,6 +69,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 ("kv_tokens", 0),
                 ("max_restarts", 0),
                 ("checkpoint_tokens", 0),
+                ("simulated_memory_tokens", 0),
                 ("failure_limit", 1),
             )
             if getattr(self, name) < least
@@ -78,6 +81,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "drain_timeout",
                 "restart_backoff",
                 "simulated_tokens_per_s",
+                "simulated_prefill_tokens_per_s",
                 "simulated_load_s",
             )
             if getattr(self, name) < 0

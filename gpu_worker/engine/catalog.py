@@ -39,7 +39,9 @@ def _simulated(settings: WorkerSettings) -> Engine:
     time.sleep(settings.simulated_load_s)
     options = SimulatedOptions(
         tokens_per_s=settings.simulated_tokens_per_s,
+        prefill_tokens_per_s=settings.simulated_prefill_tokens_per_s,
         slots=settings.simulated_slots,
+        memory_tokens=settings.simulated_memory_tokens,
         faults=settings.simulated_faults,
     )
     meter = Meter(Path(settings.simulated_meter)) if settings.simulated_meter else None

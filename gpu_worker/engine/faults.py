@@ -8,12 +8,13 @@ from broker.messages import Request
 DIE = "<<die>>"  # the process is killed on the spot, as by the system's out-of-memory killer
 HANG = "<<hang>>"  # `step` does not come back, as on a wedged GPU
 FAIL = "<<fail>>"  # this request fails, and nothing else
+OOM = "<<oom>>"  # this request does not fit into the memory, whatever else runs
 
 
 def fault_of(request: Request) -> str | None:
     """The first fault that the prompt or a chat message asks for."""
     texts = [request.prompt or "", *(turn.content for turn in request.messages or ())]
-    return next((f for f in (DIE, HANG, FAIL) if any(f in text for text in texts)), None)
+    return next((f for f in (DIE, HANG, FAIL, OOM) if any(f in text for text in texts)), None)
 
 
 def die() -> None:

@@ -2,7 +2,7 @@
 
 It keeps time as a GPU would: a request waits for a slot, reads its prompt at `prefill_tokens_per_s`, then gives a
 token every 1 / `tokens_per_s` seconds. A speed of 0 costs no time; then every round of `step` gives one token to each
-running request. Where faults are allowed, a prompt can ask for one (`faults.py`).
+running request. Where faults are allowed, a prompt can ask for one (`faults.py`). Memory can be made to run out.
 """
 
 import threading
@@ -17,13 +17,15 @@ from broker.messages import Request
 from broker.parameters import SamplingParams
 from gpu_worker.engine.base import Capacity, Completion, Load, Memory
 from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
-from gpu_worker.engine.errors import ENGINE_ERROR, NoRoomError, require_fit
-from gpu_worker.engine.faults import DIE, HANG, die, fault_of
+from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, NoRoomError, require_fit
+from gpu_worker.engine.faults import DIE, HANG, OOM, die, fault_of
+from gpu_worker.engine.limits import QUIET_STEPS
 from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
 from gpu_worker.engine.settled import SettledText
+from gpu_worker.engine.simulated_memory import SimulatedMemory
 
 # What changes or tells scores: there are none here.
 _NOT_SIMULATED = {
@@ -34,6 +36,8 @@ _NOT_SIMULATED = {
     "logprobs": (None,),
 }
 
+_TOO_LARGE = "memory ran out with nothing else running: give a shorter prompt or a smaller max_tokens"
+
 
 class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Speeds are in tokens per second of one request; 0 is free of cost."""
@@ -42,6 +46,8 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: float = 0.0
     slots: int = 32
     context_tokens: int = 8192
+    memory_tokens: int = 0  # of all that runs together; 0 is memory without end
+    quiet_steps: int = QUIET_STEPS  # after a shortage of it, until the slots grow again
     faults: bool = False
 
 
@@ -59,6 +65,11 @@ class _Held:
     @property
     def over(self) -> bool:
         return self.ending.reached(self.tokens)
+
+    @property
+    def now_tokens(self) -> int:
+        """What it occupies, prompt and answer together."""
+        return len(self.prompt_ids) + len(self.tokens)
 
     @property
     def most_tokens(self) -> int:
@@ -104,7 +115,7 @@ class SimulatedEngine:
         self._meter = meter
         speed = self._options.tokens_per_s
         self._interval_s = 1 / speed if speed else 0.0
-        self._slots = self._options.slots
+        self._memory = SimulatedMemory(self._options.memory_tokens, self._options.slots, self._options.quiet_steps)
         self._kv_tokens = self._options.slots * self._options.context_tokens
         self._asleep = False
         self._changed = threading.Condition()
@@ -118,9 +129,9 @@ class SimulatedEngine:
 
     @property
     def capacity(self) -> Capacity:
-        """As configured, or as `resize` has made it."""
+        """As configured, or as `resize` has made it; fewer slots after memory ran out."""
         context = min(self._options.context_tokens, self._kv_tokens)
-        return Capacity(slots=self._slots, kv_tokens=self._kv_tokens, context_tokens=context)
+        return Capacity(slots=self._memory.slots, kv_tokens=self._kv_tokens, context_tokens=context)
 
     @property
     def load(self) -> Load:
@@ -131,7 +142,7 @@ class SimulatedEngine:
                 waiting=len(self._waiting),
                 steps=self._steps,
                 generated_tokens=self._tokens,
-                kv_tokens_used=sum(len(held.prompt_ids) + len(held.tokens) for held in self._running.values()),
+                kv_tokens_used=sum(held.now_tokens for held in self._running.values()),
                 prompt_tokens=self._prompt_tokens,
             )
 
@@ -202,7 +213,8 @@ class SimulatedEngine:
             needed = max((held.most_tokens for held in (*self._running.values(), *self._waiting.values())), default=0)
             if 0 < kv_tokens < needed:
                 raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")
-            self._slots = slots or self._slots
+            if slots:
+                self._memory.resize(slots)
             self._kv_tokens = kv_tokens or self._kv_tokens
             self._hold_back()
             self._changed.notify_all()
@@ -251,7 +263,7 @@ class SimulatedEngine:
             return []
         free_tokens = self._kv_tokens - sum(held.most_tokens for held in self._running.values())
         admissible: list[_Held] = []
-        for held in list(self._waiting.values())[: max(0, self._slots - len(self._running))]:
+        for held in list(self._waiting.values())[: max(0, self._memory.slots - len(self._running))]:
             free_tokens -= held.most_tokens
             if free_tokens < 0:
                 break
@@ -273,7 +285,8 @@ class SimulatedEngine:
         failed, self._rejected = self._rejected, []
         for held in failing:
             if self._running.pop(held.request_id, None) is not None:
-                failed.append(failure(held.request_id, ENGINE_ERROR, "it failed, as asked"))
+                code = OUT_OF_MEMORY if fault_of(held.request) == OOM else ENGINE_ERROR
+                failed.append(failure(held.request_id, code, "it failed, as asked"))
         return failed
 
     def _advance(self) -> list[Completion]:
@@ -286,7 +299,20 @@ class SimulatedEngine:
         over = [held for held in self._running.values() if held.over]
         for held in over:
             del self._running[held.request_id]
-        return [held.completion() for held in over]
+        return [held.completion() for held in over] + self._make_room()
+
+    def _make_room(self) -> list[Completion]:
+        """Where memory runs out the youngest wait again, with their tokens; one that is alone then fails."""
+        running = list(self._running.values())
+        kept = self._memory.kept([held.now_tokens for held in running], self._steps)
+        if running and not kept:
+            self._running.clear()
+            return [failure(running[0].request_id, OUT_OF_MEMORY, _TOO_LARGE)]
+        back = {held.request_id: held for held in running[kept:]}
+        self._waiting = back | self._waiting
+        for request_id in back:
+            del self._running[request_id]
+        return []
 
     def _until_due_s(self) -> float:
         due_s = min((held.due_s for held in self._running.values()), default=float("inf"))

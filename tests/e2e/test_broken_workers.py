@@ -80,3 +80,14 @@ def test_a_wrong_model_name_ends_a_worker_at_once_with_one_clear_line(cluster):
     assert "model: there is no file or folder /no/such/model; give an existing one" in worker.log
     assert "restarting" not in worker.log
     assert "Traceback" not in worker.log
+
+
+def test_a_request_too_large_for_every_gpu_fails_alone_and_no_worker_is_set_aside(cluster):
+    asked = requests(20, tokens=20)
+    for place in (3, 7, 11, 15):
+        asked[place] = requests(1, tokens=20, about="<<oom>>")[0]
+
+    job = cluster.client.submit(asked)
+
+    assert_each_done_once(cluster, job, asked, errors=dict.fromkeys((3, 7, 11, 15), "out_of_memory"))
+    assert [row.state for row in cluster.client.workers()] == ["ready", "ready"]

@@ -92,6 +92,33 @@ def test_a_failing_request_fails_alone():
     assert good.finish_reason is FinishReason.LENGTH
 
 
+def test_memory_that_runs_out_shrinks_the_slots_and_keeps_every_request():
+    asked = [request(f"{place} two three", max_tokens=20, seed=place) for place in range(8)]
+    undisturbed = run(SimulatedEngine(), *asked)
+    engine = SimulatedEngine(SimulatedOptions(slots=8, memory_tokens=70, quiet_steps=30))
+    assert run(engine, *asked) == undisturbed
+    shrunk = engine.capacity.slots
+    assert shrunk in {2, 3}
+    for _ in range(20):
+        run(engine, request(max_tokens=20))
+    assert shrunk < engine.capacity.slots < 8
+
+
+def test_one_that_does_not_fit_alone_fails_alone():
+    engine = SimulatedEngine(SimulatedOptions(slots=8, memory_tokens=70))
+    good = [request(str(place), max_tokens=10) for place in range(4)]
+    bad, *others = run(engine, request("x " * 60, max_tokens=50), *good)
+    assert bad.error.code == "out_of_memory"
+    assert "shorter prompt" in bad.error.message
+    assert others == run(SimulatedEngine(), *good)
+    assert engine.capacity.slots == 8
+
+
+def test_a_request_can_ask_for_too_little_memory():
+    bad, good = run(SimulatedEngine(SimulatedOptions(faults=True)), request(faults.OOM), request())
+    assert (bad.error.code, good.error) == ("out_of_memory", None)
+
+
 def test_faults_are_only_words_unless_allowed():
     (done,) = run(SimulatedEngine(), request(f"{faults.DIE} {faults.HANG} {faults.FAIL}"))
     assert done.error is None
