@@ -34,6 +34,7 @@ def describe(report: Report) -> str:
             f"lost         {report.lost}",
             f"duplicate    {report.duplicates} ({report.dropped} late second outputs refused)",
             f"wrong        {report.wrong}",
+            f"torn         {report.torn} texts that were read while they came",
             f"failed       {report.failed}",
             f"recomputed   {report.recomputed} of {report.tokens} tokens ({report.recomputed_share:.1%})",
             f"worst time   {worst}",

@@ -5,13 +5,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from broker.messages import Output, Request, SamplingParams
 from broker.patience import Patience
-from driver import Job
+from driver import Delta, Job
 from driver.feed import JobFeed
 from gpu_worker.engine.meter import read_meters
 from tests.chaos.monkey import Monkey, Wound
@@ -19,6 +21,7 @@ from tests.support.cluster import Cluster
 from tests.support.verdict import undisturbed
 
 JOBS_AT_ONCE = 2
+STREAMING_SHARE = 0.2
 TICK_S = 0.05
 END_TIMEOUT_S = 180.0
 
@@ -41,6 +44,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     duplicates: int
     wrong: int
+    torn: int  # texts that did not come as they are, when they were read while they were generated
     failed: int
     dropped: int
     strikes: dict[str, int]
@@ -57,7 +61,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_clean(self) -> bool:
         """Whether nothing was lost, doubled, wrong or failed."""
-        return not (self.lost or self.duplicates or self.wrong or self.failed)
+        return not (self.lost or self.duplicates or self.wrong or self.torn or self.failed)
 
 
 def run_chaos(options: ChaosOptions, say: Callable[[str], None] = lambda _: None) -> Report:
@@ -92,6 +96,8 @@ class _Chaos:
         self._rng = random.Random(options.seed)
         self._monkey = Monkey(cluster, self._rng)
         self._jobs: list[tuple[Job, list[Request]]] = []
+        self._readers = ThreadPoolExecutor()
+        self._read: list[Future[list[Delta]]] = []
         self._wounds: list[Wound] = []
         self._insist = Patience()
 
@@ -118,12 +124,18 @@ class _Chaos:
             # Not `submit`: what an outage interrupts must go on, not start again as another job.
             feed = JobFeed(self._cluster.store.ledger, str(uuid.uuid4()), "", insist=self._insist)
             feed.add_and_seal(asked)
-            self._jobs.append((self._cluster.client.job(feed.job_id), asked))
+            job = self._cluster.client.job(feed.job_id)
+            self._jobs.append((job, asked))
+            self._read.append(self._readers.submit(self._insist, partial(self._read_along, job)))
+
+    def _read_along(self, job: Job) -> list[Delta]:
+        return list(job.stream(self._options.seconds + END_TIMEOUT_S))
 
     def _request(self, prompt: str) -> Request:
-        # Mostly short, some long enough for checkpoints.
+        # Mostly short, some long enough for checkpoints. Greedy, as a sampled one that streams would get a seed.
         tokens = self._rng.choice((8, 16, 32, 64, 128, 400))
-        return Request(params=SamplingParams(max_tokens=tokens), prompt=prompt)
+        params = SamplingParams(max_tokens=tokens, temperature=0)
+        return Request(params=params, prompt=prompt, stream=self._rng.random() < STREAMING_SHARE)
 
     def _strike(self) -> Wound:
         wound = self._insist(self._monkey.strike)
@@ -159,6 +171,7 @@ class _Chaos:
             lost=total - sum(len(indices) for indices in distinct),
             duplicates=count - sum(len(indices) for indices in distinct),
             wrong=sum(_wrong(requests, job) for requests, job in zip(asked, outputs, strict=True)),
+            torn=sum(_torn(read.result(END_TIMEOUT_S), job) for read, job in zip(self._read, outputs, strict=True)),
             failed=sum(output.error is not None for job in outputs for output in job),
             dropped=sum(self._cluster.store.queries.job(job.id).dropped for job, _ in self._jobs),
             strikes={kind: sum(wound.kind == kind for wound in self._wounds) for kind in kinds},
@@ -177,3 +190,14 @@ class _Chaos:
 def _wrong(asked: list[Request], outputs: list[Output]) -> int:
     expected = undisturbed(asked)
     return sum(output.text != expected[output.index].text for output in outputs)
+
+
+def _torn(deltas: list[Delta], outputs: list[Output]) -> int:
+    texts: dict[int, str] = {}
+    torn: set[int] = set()
+    for delta in deltas:
+        if delta.offset != len(texts.get(delta.index, "")):
+            torn.add(delta.index)
+        texts[delta.index] = texts.get(delta.index, "") + delta.text
+    torn |= {output.index for output in outputs if texts.get(output.index) != output.text}
+    return len(torn)
