@@ -55,4 +55,8 @@ def _summary(record: JobRecord) -> dict[str, Any]:
         "failed": record.failed,
         "prompt_tokens": record.prompt_tokens,
         "completion_tokens": record.completion_tokens,
+        "shared": record.shared,
+        "cached": record.cached,
+        "saved_prompt_tokens": record.saved_prompt_tokens,
+        "saved_completion_tokens": record.saved_completion_tokens,
     }

@@ -71,6 +71,9 @@ VARIABLES = frozenset(
         "TREND_WINDOW",
         "SCALE_COMMAND",
         "SCALE_COMMAND_TIMEOUT",
+        "SHARE_IDENTICAL",
+        "RESULT_CACHE_TTL",
+        "RESULT_CACHE_MIB",
         # between our own processes
         "INTERNAL_LIFELINE_FD",
         "INTERNAL_INSTANCE",

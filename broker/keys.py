@@ -16,6 +16,11 @@ class JobKeys(msgspec.Struct, frozen=True):
     committed: str
     outputs: str
     deltas: str
+    leaders: str
+    digests: str
+    followers: str
+    answers: str
+    answered: str
 
     def all(self) -> list[str]:
         """Every key of the job, for expiry."""
@@ -54,6 +59,9 @@ class Keys:
         self.closing = f"{namespace}:closing"
         self.load = f"{namespace}:load"
         self.policy = f"{namespace}:policy"
+        self.cache = f"{namespace}:cache"
+        self.cache_times = f"{namespace}:cache:times"
+        self.sharing = f"{namespace}:sharing"
         self.sessions = f"{namespace}:sessions"
         self.wake = f"{namespace}:wake"
         self.quarantine = f"{namespace}:quarantine"
@@ -66,17 +74,7 @@ class Keys:
     def job(self, job_id: str) -> JobKeys:
         """The keys of one job."""
         base = f"{self._prefix}:job:{job_id}"
-        parts = (
-            "requests",
-            "costs",
-            "attempts",
-            "checkpoints",
-            "pending",
-            "assigned",
-            "committed",
-            "outputs",
-            "deltas",
-        )
+        parts = [name for name in JobKeys.__struct_fields__ if name != "record"]
         return JobKeys(base, *(f"{base}:{part}" for part in parts))
 
     def batch(self, batch_id: str) -> BatchKeys:

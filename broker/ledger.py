@@ -13,6 +13,7 @@ from broker.admission import Refusal
 from broker.connection import RedisClient
 from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, MessageError
+from broker.identity import digest
 from broker.keys import Keys
 from broker.messages import Output, Request
 from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, Policy, QuarantinedRequest
@@ -64,7 +65,7 @@ class Ledger:
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced]
         for request in requests:
-            args += [codec.encode(request), request.estimated_tokens()]
+            args += [codec.encode(request), request.estimated_tokens(), digest(request)]
         keys = [
             job.record,
             job.requests,
@@ -77,6 +78,16 @@ class Ledger:
             self._keys.stopping,
             self._keys.load,
             self._keys.policy,
+            job.outputs,
+            job.committed,
+            job.leaders,
+            job.digests,
+            job.followers,
+            job.answers,
+            job.answered,
+            self._keys.cache,
+            self._keys.cache_times,
+            self._keys.sharing,
         ]
         reply = self._scripts.run("submit", keys, args)
         if isinstance(reply, list):
@@ -200,6 +211,15 @@ class Ledger:
             job.checkpoints,
             self._keys.waiting,
             self._keys.load,
+            self._keys.policy,
+            job.leaders,
+            job.digests,
+            job.followers,
+            job.answers,
+            job.answered,
+            self._keys.cache,
+            self._keys.cache_times,
+            self._keys.sharing,
         ]
         args: list[Any] = [job_id]
         for output in outputs:
@@ -209,7 +229,7 @@ class Ledger:
         reply = self._scripts.run("commit", keys, args)
         if reply is None:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
-        return CommitResult(accepted=reply[0], dropped=reply[1], job_done=bool(reply[2]))
+        return CommitResult(accepted=reply[0], dropped=reply[1], job_done=bool(reply[2]), shared=reply[3])
 
     def finish(self, batch_id: str, session_id: str) -> int:
         """End a batch whose requests all have outputs. Returns the requests still open; above 0 nothing changed."""
@@ -257,7 +277,8 @@ class Ledger:
         Raises:
             JobNotFoundError: no such job.
         """
-        keys = [self._keys.job(job_id).record, self._keys.closing, self._keys.stopping, self._keys.load]
+        job = self._keys.job(job_id)
+        keys = [job.record, self._keys.closing, self._keys.stopping, self._keys.load, job.answers, job.answered]
         result = int(self._scripts.run("cancel", keys, [job_id]))
         if result < 0:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")

@@ -23,6 +23,14 @@ class FinishReason(StrEnum):
     ERROR = "error"  # no usable text; see `Output.error`
 
 
+class OutputSource(StrEnum):
+    """Where an output's text comes from."""
+
+    GENERATED = "generated"  # for this request
+    SHARED = "shared"  # generated for an identical request of the job
+    CACHE = "cache"  # generated for an identical request of another job
+
+
 class JobState(StrEnum):
     """What the ledger says of a whole job."""
 
@@ -169,7 +177,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The one result of one request. `index` is the request's place in its job, from 0.
 
     `choices` holds the texts of a request that asked for more than one; the first of them is in the output's own fields
-    too. The usage is that of all.
+    too. The usage is that of all. Where `source` says that the text was not generated for this request, usage and
+    worker are those of the run that it comes from.
     """
 
     index: int
@@ -182,6 +191,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_id: str = ""
     logprobs: tuple[TokenLogprob, ...] | None = None
     choices: tuple[Choice, ...] = ()
+    source: OutputSource = OutputSource.GENERATED
 
     def all_choices(self) -> tuple[Choice, ...]:
         """The texts, one or several."""

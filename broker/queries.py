@@ -5,12 +5,14 @@ import logging
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Request
-from broker.records import BatchRecord, JobRecord, Load, PendingRequest, Policy, QuarantinedRequest, WaitingJob
+from broker.records import BatchRecord, JobRecord, Load, PendingRequest, Policy, QuarantinedRequest, Sharing, WaitingJob
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,11 @@ class Queries:
         with broker_errors(self._url):
             return int(self._redis.zcard(self._keys.job(job_id).pending))
 
+    def follower_count(self, job_id: str) -> int:
+        """How many of the job's requests wait for the output of an identical one."""
+        with broker_errors(self._url):
+            return int(self._redis.zcard(self._keys.job(job_id).followers))
+
     def request(self, job_id: str, index: int) -> Request | None:
         """A request that has no output yet; None otherwise."""
         with broker_errors(self._url):
@@ -129,6 +136,15 @@ class Queries:
         """What the leading driver has set for all."""
         with broker_errors(self._url):
             return codec.from_fields(Policy, self._redis.hgetall(self._keys.policy))
+
+    def sharing(self) -> Sharing:
+        """What was answered without being generated."""
+        with broker_errors(self._url):
+            fields = self._redis.hgetall(self._keys.sharing)
+            entries = int(self._redis.zcard(self._keys.cache_times))
+        found = codec.from_fields(Sharing, fields)
+        used = found.cache_bytes if entries else 0
+        return msgspec.structs.replace(found, cache_entries=entries, cache_bytes=used)
 
     def quarantined(self) -> list[QuarantinedRequest]:
         """Requests that were given up, oldest first."""

@@ -26,6 +26,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = 0  # 0 for none
     cancelled: bool = False
     user: str = ""
+    shared: int = 0  # requests that got the output of an identical one of the job
+    cached: int = 0  # requests that got the output of an identical one of another job
+    saved_prompt_tokens: int = 0  # of these outputs; the tokens above were read and generated for this job
+    saved_completion_tokens: int = 0
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_tokens: int = 0  # estimated: prompt and max_tokens
     max_user_pending_requests: int = 0  # of one user
     max_user_pending_tokens: int = 0
+    share_identical: bool = True
+    result_cache_ttl: int = 0  # s; 0: no cache
+    result_cache_mib: int = 64
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """What was answered without being generated, since Redis knows this namespace; and the result cache now."""
+
+    shared: int = 0  # requests, by an identical one of their job
+    cached: int = 0  # requests, by one of another job
+    saved_prompt_tokens: int = 0
+    saved_completion_tokens: int = 0
+    cache_entries: int = 0
+    cache_bytes: int = 0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +141,7 @@ class CommitResult(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     dropped: int
     job_done: bool
+    shared: int = 0  # outputs given to others that waited for the same
 
 
 class QuarantinedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,14 @@
 """Reads a job's outputs from its stream, in completion order, from any point on; and its text as it comes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
 from broker.deltas import TextDelta
 from broker.keys import Keys
-from broker.messages import Output
+from broker.messages import Output, OutputSource
 
 START = "0-0"
 PAGE = 512
@@ -31,7 +33,7 @@ class OutputStream:
             return []
         entries = reply[0][1]
         self.position = entries[-1][0].decode()
-        return [codec.decode(Output, fields[b"o"]) for _, fields in entries]
+        return [_output(fields) for _, fields in entries]
 
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
@@ -75,7 +77,7 @@ class LiveStream:
             position = entries[-1][0].decode()
             if key.decode() == outputs.key:
                 outputs.position = position
-                items += [codec.decode(Output, fields[b"o"]) for _, fields in entries]
+                items += [_output(fields) for _, fields in entries]
             else:
                 self._deltas_position = position
                 items += [codec.decode(TextDelta, fields[b"d"]) for _, fields in entries]
@@ -84,3 +86,12 @@ class LiveStream:
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
         return self._outputs.has_more()
+
+
+def _output(fields: Mapping[bytes, bytes]) -> Output:
+    """An entry's output; one that was generated for another request says for which it is here, and where it is from."""
+    output = codec.decode(Output, fields[b"o"])
+    if b"i" not in fields:
+        return output
+    source = OutputSource(fields[b"s"].decode())
+    return msgspec.structs.replace(output, index=int(fields[b"i"]), source=source)

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from broker.errors import BrokerError, ExceedsLimitError, StokerError
-from broker.messages import Output
+from broker.messages import Output, OutputSource
 from broker.patience import Patience
 from driver.batch_feed import BatchFeed
 from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
@@ -35,8 +35,9 @@ class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int  # answered by an earlier run
     done: int
     failed: int
-    completion_tokens: int
+    completion_tokens: int  # generated for this run
     obstacle: str | None
+    saved: int = 0  # answered with what was generated for an identical request
 
 
 class BatchRun:
@@ -176,7 +177,9 @@ class BatchRun:
             model_name=feed.model or self._model_of(output.worker_id),
             created=int(time.time()),
         )
-        self._count(done=1, failed=int(is_failure(output)), tokens=output.usage.completion_tokens)
+        is_saved = output.source is not OutputSource.GENERATED
+        tokens = 0 if is_saved else output.usage.completion_tokens
+        self._count(done=1, failed=int(is_failure(output)), tokens=tokens, saved=int(is_saved))
 
     def _model_of(self, worker: str) -> str:
         """The model that a worker serves, for lines that name none; "" when it has gone meanwhile."""
@@ -205,7 +208,7 @@ class BatchRun:
     def _set_obstacle(self, obstacle: str | None) -> None:
         self._progress = msgspec.structs.replace(self._progress, obstacle=obstacle)
 
-    def _count(self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0) -> None:
+    def _count(self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0, saved: int = 0) -> None:
         before = self._progress
         self._progress = msgspec.structs.replace(
             before,
@@ -213,4 +216,5 @@ class BatchRun:
             done=before.done + done,
             failed=before.failed + failed,
             completion_tokens=before.completion_tokens + tokens,
+            saved=before.saved + saved,
         )

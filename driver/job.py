@@ -21,12 +21,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     done: int
     failed: int
-    pending: int  # wait for a worker
+    pending: int  # wait for a worker, or for an identical request
     running: int  # are with a worker
     completion_tokens: int
     elapsed_s: float
     tokens_per_s: float
     eta_s: float | None  # None while nothing is done
+    shared: int = 0  # got the output of an identical request of the job
+    cached: int = 0  # got the output of an identical request of another job
+    saved_tokens: int = 0  # completion tokens of these, not generated again
 
 
 class Job:
@@ -57,7 +60,7 @@ class Job:
             JobNotFoundError: no such job, or its results have expired.
         """
         record = self._store.queries.job(self.id)
-        pending = self._store.queries.pending_count(self.id)
+        pending = self._store.queries.pending_count(self.id) + self._store.queries.follower_count(self.id)
         end_ms = record.finished_ms or self._store.queries.server_time_ms()
         elapsed_s = max(end_ms - record.created_ms, 1) / 1000
         left = record.submitted - record.done
@@ -71,6 +74,9 @@ class Job:
             elapsed_s=elapsed_s,
             tokens_per_s=record.completion_tokens / elapsed_s,
             eta_s=elapsed_s * left / record.done if record.done else None,
+            shared=record.shared,
+            cached=record.cached,
+            saved_tokens=record.saved_completion_tokens,
         )
 
     def as_completed(self, timeout: float | None = None) -> Iterator[Output]:

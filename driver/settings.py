@@ -54,6 +54,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     trend_window: float = 60.0  # growth of the work that goes on for so long is expected to go on
     scale_command: str = ""  # starts and stops workers; {n} is the number wanted
     scale_command_timeout: float = 60.0
+    share_identical: bool = True  # generate what must be the same once for all of a job
+    result_cache_ttl: int = 0  # how long such outputs serve other jobs; 0: not at all
+    result_cache_mib: int = 64
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""

@@ -2,7 +2,7 @@
 --
 -- Requests that a worker holds get their outputs from that worker. What was announced and did not come waits no more.
 --
--- KEYS 1 job  2 closing  3 stopping  4 load
+-- KEYS 1 job  2 closing  3 stopping  4 load  5 answers  6 answered
 -- ARGV 1 job id
 -- Returns 1 when the job is cancelled, 0 when it is already done, -1 when it is unknown.
 
@@ -11,6 +11,7 @@ if not job[1] then return -1 end
 if job[1] == 'done' then return 0 end
 redis.call('HSET', KEYS[1], 'cancelled', 1, 'state', 'running')
 redis.call('ZADD', KEYS[3], 0, ARGV[1])
+redis.call('UNLINK', KEYS[5], KEYS[6])
 if job[4] and tonumber(job[5]) + job[6] > 0 then
   local user = job[4]
   redis.call('HSET', KEYS[1], 'reserved_requests', 0, 'reserved_tokens', 0)

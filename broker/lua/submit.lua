@@ -6,22 +6,28 @@
 -- What waits is counted in `load`, for all and for each user, and a run that would go beyond a limit of `policy` is
 -- refused as a whole. A job that announces its size is admitted, or refused, for all its runs with the first.
 --
+-- A request that must have the same text as another of its job waits for that one's output (`followers`), or gets
+-- it at once if it is there still (`answers`, kept while the job is open), or gets that of another job (`cache`).
+--
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing  8 waiting  9 stopping  10 load  11 policy
+--      12 outputs  13 committed  14 leaders  15 digests  16 followers  17 answers  18 answered  19 cache
+--      20 cache times  21 sharing
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
---      then, for each request: payload, cost in tokens
+--      then, for each request: payload, cost in tokens, digest of all that its text follows from ('' for none)
 -- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests; when refused
 -- {requests of the run that would fit, limit, its value, counted now, wanted, requests and tokens of whom it is for,
 -- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
 local FIXED = 9
+local MAX_FOLLOWERS = 50000 -- of one request, so that its commit does not hold up Redis for long
 local SPEED_MEMORY_MS = 30000 -- as in commit
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local offset, last = tonumber(ARGV[4]), ARGV[5] == '1'
-local count = (#ARGV - FIXED) / 2
+local count = (#ARGV - FIXED) / 3
 
-local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens')
+local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model')
 local is_new = not job[1]
 local submitted = tonumber(job[2] or '0')
 if is_new and offset > 0 then return -1 end
@@ -38,10 +44,35 @@ if is_new then announced_requests, announced_tokens = tonumber(ARGV[8]), tonumbe
 local reserved_requests = tonumber(job[4] or '0') + announced_requests
 local reserved_tokens = tonumber(job[5] or '0') + announced_tokens
 local known = math.min(submitted - offset, count)
-local added, added_tokens = count - known, 0
-for i = known + 1, count do added_tokens = added_tokens + ARGV[FIXED + 2 * i] end
-local more_requests = announced_requests + math.max(0, added - reserved_requests)
-local more_tokens = announced_tokens + math.max(0, added_tokens - reserved_tokens)
+
+-- Where the output of each comes from: a number is the request that it waits for, a text is the output.
+local policy = redis.call('HMGET', KEYS[11], 'share_identical', 'result_cache_ttl')
+local shares, caches = policy[1] ~= '0', tonumber(policy[2] or '0') > 0
+local model = job[6] or ARGV[2]
+local source, cached, leads = {}, {}, {}
+local added, added_tokens, waiting, waiting_tokens = count - known, 0, 0, 0
+for i = known + 1, count do
+  local cost, digest = tonumber(ARGV[FIXED + 3 * i - 1]), ARGV[FIXED + 3 * i]
+  if digest ~= '' and shares then
+    local lead = leads[digest] or tonumber(redis.call('HGET', KEYS[14], digest))
+    if lead and redis.call('ZCOUNT', KEYS[16], lead, lead) < MAX_FOLLOWERS then source[i] = lead end
+    source[i] = source[i] or redis.call('HGET', KEYS[17], digest) or nil
+  end
+  if digest ~= '' and caches and model ~= '' and not source[i] then
+    local name = model .. '\n' .. digest
+    local ends = redis.call('ZSCORE', KEYS[20], name)
+    if ends and tonumber(ends) > now then source[i] = redis.call('HGET', KEYS[19], name) or nil end
+    cached[i] = source[i] ~= nil
+  end
+  if not source[i] then
+    leads[digest] = offset + i - 1
+    waiting_tokens = waiting_tokens + cost
+  end
+  if type(source[i]) ~= 'string' then waiting = waiting + 1 end
+  added_tokens = added_tokens + cost
+end
+local more_requests = announced_requests + math.max(0, waiting - reserved_requests)
+local more_tokens = announced_tokens + math.max(0, waiting_tokens - reserved_tokens)
 
 if user and more_requests + more_tokens > 0 then
   local names = { 'max_pending_requests', 'max_pending_tokens', 'max_user_pending_requests', 'max_user_pending_tokens' }
@@ -62,10 +93,12 @@ if user and more_requests + more_tokens > 0 then
   end
   local i = hopeless or full
   if i then
-    local fits, tokens = known, 0
+    local fits, requests, tokens = known, 0, 0
     while fits < count do
-      tokens = tokens + ARGV[FIXED + 2 * (fits + 1)]
-      if fits + 1 - known > room[1] or tokens > room[2] then break end
+      local from = source[fits + 1]
+      if type(from) ~= 'string' then requests = requests + 1 end
+      if not from then tokens = tokens + ARGV[FIXED + 3 * (fits + 1) - 1] end
+      if requests - reserved_requests > room[1] or tokens - reserved_tokens > room[2] then break end
       fits = fits + 1
     end
     local speed = 0
@@ -91,11 +124,39 @@ if is_new then
   if deadline > 0 then redis.call('ZADD', KEYS[9], string.format('%.0f', deadline), ARGV[1]) end
 end
 
+local done, from_cache, prompt_tokens, completion_tokens = 0, 0, 0, 0
 for i = known + 1, count do
-  local index = offset + i - 1
-  redis.call('HSET', KEYS[2], index, ARGV[FIXED + 2 * i - 1])
-  redis.call('HSET', KEYS[3], index, ARGV[FIXED + 2 * i])
-  redis.call('ZADD', KEYS[4], index, index)
+  local index, digest = offset + i - 1, ARGV[FIXED + 3 * i]
+  if not source[i] then
+    redis.call('HSET', KEYS[2], index, ARGV[FIXED + 3 * i - 2])
+    redis.call('HSET', KEYS[3], index, ARGV[FIXED + 3 * i - 1])
+    redis.call('ZADD', KEYS[4], index, index)
+    if digest ~= '' and (shares or caches) then
+      redis.call('HSET', KEYS[14], digest, index)
+      redis.call('HSET', KEYS[15], index, digest)
+    end
+  elseif type(source[i]) == 'number' then
+    redis.call('ZADD', KEYS[16], source[i], index)
+  else -- '<prompt tokens> <completion tokens> <payload>'
+    local first = string.find(source[i], ' ', 1, true)
+    local second = string.find(source[i], ' ', first + 1, true)
+    prompt_tokens = prompt_tokens + string.sub(source[i], 1, first - 1)
+    completion_tokens = completion_tokens + string.sub(source[i], first + 1, second - 1)
+    redis.call('SETBIT', KEYS[13], index, 1)
+    redis.call('XADD', KEYS[12], '*', 'o', string.sub(source[i], second + 1), 'i', index,
+      's', cached[i] and 'cache' or 'shared')
+    done = done + 1
+    if cached[i] then from_cache = from_cache + 1 end
+  end
+end
+if done > 0 then
+  for _, key in ipairs({ 1, 21 }) do
+    redis.call('HINCRBY', KEYS[key], 'shared', done - from_cache)
+    redis.call('HINCRBY', KEYS[key], 'cached', from_cache)
+    redis.call('HINCRBY', KEYS[key], 'saved_prompt_tokens', prompt_tokens)
+    redis.call('HINCRBY', KEYS[key], 'saved_completion_tokens', completion_tokens)
+  end
+  redis.call('HINCRBY', KEYS[1], 'done', done)
 end
 submitted = submitted + added
 redis.call('HSET', KEYS[1], 'submitted', submitted, 'touched_ms', now)
@@ -105,7 +166,7 @@ if redis.call('EXISTS', KEYS[4]) == 1 then
 end
 
 if user then
-  local requests, tokens = announced_requests + added, announced_tokens + added_tokens
+  local requests, tokens = announced_requests + waiting, announced_tokens + waiting_tokens
   local used_requests, used_tokens = math.min(reserved_requests, added), math.min(reserved_tokens, added_tokens)
   reserved_requests, reserved_tokens = reserved_requests - used_requests, reserved_tokens - used_tokens
   requests, tokens = requests - used_requests, tokens - used_tokens
@@ -123,6 +184,7 @@ end
 
 if last then
   redis.call('HSET', KEYS[1], 'state', 'running')
+  redis.call('UNLINK', KEYS[17], KEYS[18])
   -- The last output may have come before the seal.
   if tonumber(redis.call('HGET', KEYS[1], 'done')) == submitted then
     redis.call('HSET', KEYS[1], 'state', 'done', 'finished_ms', now)

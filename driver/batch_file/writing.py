@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from broker.messages import Choice, FinishReason, Output, OutputError
+from broker.messages import Choice, FinishReason, Output, OutputError, OutputSource
 from driver.batch_file.items import BadLine, BatchLine, RequestKind
 from driver.batch_file.logprobs import ChatLogprobs, TextLogprobs, chat_logprobs, text_logprobs
 
@@ -16,10 +16,11 @@ ID_PREFIX = "batch_req_"
 BAD_LINE_ID_PREFIX = f"{ID_PREFIX}line_"
 
 
-class _Usage(msgspec.Struct, frozen=True, kw_only=True):
+class _Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    source: str = OutputSource.GENERATED.value  # ours: where the text comes from, if it was not generated for this line
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +112,7 @@ def _body(kind: RequestKind, output: Output, suffix: str, model_name: str, creat
             prompt_tokens=output.usage.prompt_tokens,
             completion_tokens=output.usage.completion_tokens,
             total_tokens=output.usage.total_tokens,
+            source=output.source.value,
         ),
     )
 

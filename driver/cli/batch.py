@@ -83,5 +83,6 @@ def _run(
 
 def _report(summary: BatchProgress, seconds: float) -> None:
     skipped = f", {summary.skipped} answered before" if summary.skipped else ""
+    saved = f", {summary.saved} not generated again" if summary.saved else ""
     rate = f", {summary.completion_tokens / max(seconds, 1e-3):.0f} tokens/s" if summary.completion_tokens else ""
-    typer.echo(f"{summary.done} requests in {seconds:.1f} s: {summary.failed} failed{skipped}{rate}", err=True)
+    typer.echo(f"{summary.done} requests in {seconds:.1f} s: {summary.failed} failed{skipped}{saved}{rate}", err=True)

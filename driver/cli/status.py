@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from broker.records import JobRecord, Session
+from broker.records import JobRecord, Load, Policy, Session, Sharing
 from driver.cli.options import Broker
 from driver.client import Client
 
@@ -28,7 +28,8 @@ def status(
     has_driver, sessions, jobs = client.store.has_leader(), client.workers(), client.store.queries.open_jobs()
     obstacle = client.obstacle()
     if as_json:
-        typer.echo(json.dumps(_as_json(has_driver, sessions, jobs, obstacle), indent=2))
+        shown = _as_json(has_driver, sessions, jobs, obstacle) | _queue_as_json(client)
+        typer.echo(json.dumps(shown, indent=2))
     else:
         _print(client, has_driver, sessions, jobs, obstacle)
     if obstacle:
@@ -44,16 +45,41 @@ def _as_json(has_driver: bool, sessions: list[Session], jobs: list[JobRecord], o
     }
 
 
+def _queue_as_json(client: Client) -> dict[str, Any]:
+    queries = client.store.queries
+    parts = {"queue": queries.load(), "policy": queries.policy(), "sharing": queries.sharing()}
+    return {name: msgspec.to_builtins(part) for name, part in parts.items()}
+
+
 def _print(
     client: Client, has_driver: bool, sessions: list[Session], jobs: list[JobRecord], obstacle: str | None
 ) -> None:
     console = Console()
     console.print(Text(f"broker  {client.store.settings.masked_url}"))
     console.print(f"driver  {'leads' if has_driver else 'none'}", highlight=False)
+    queries = client.store.queries
+    for line in queue_lines(queries.load(), queries.policy(), queries.sharing()):
+        console.print(line, highlight=False)
     console.print(_worker_table(sessions) if sessions else "workers none")
     console.print(_job_table(jobs) if jobs else "jobs    none open")
     if obstacle:
         console.print(Text(f"note    {obstacle}", style="yellow"))
+
+
+def queue_lines(load: Load, policy: Policy, sharing: Sharing) -> list[str]:
+    """What waits or runs, of how much at most; what was answered without being generated."""
+    requests, tokens = (
+        f"{count}{f' of {most}' if most else ''}"
+        for count, most in ((load.requests, policy.max_pending_requests), (load.tokens, policy.max_pending_tokens))
+    )
+    lines = [f"queue   {requests} requests, {tokens} tokens"]
+    if sharing.shared or sharing.cached or policy.result_cache_ttl:
+        saved = f"saved   {sharing.saved_completion_tokens} tokens"
+        lines.append(f"{saved}: {sharing.shared} requests shared, {sharing.cached} cached")
+    if policy.result_cache_ttl:
+        size = f"{sharing.cache_bytes / 2**20:.1f} of {policy.result_cache_mib} MiB"
+        lines.append(f"cache   {sharing.cache_entries} outputs, {size}")
+    return lines
 
 
 def _worker_table(sessions: list[Session]) -> Table:

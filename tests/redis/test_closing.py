@@ -6,7 +6,16 @@ from broker.closing import close_job
 from broker.messages import failed_output
 from tests.support.stage import output
 
-SUMMARY = {"requests": 3, "failed": 0, "prompt_tokens": 9, "completion_tokens": 6}
+SUMMARY = {
+    "requests": 3,
+    "failed": 0,
+    "prompt_tokens": 9,
+    "completion_tokens": 6,
+    "shared": 0,
+    "cached": 0,
+    "saved_prompt_tokens": 0,
+    "saved_completion_tokens": 0,
+}
 
 
 def result(app, job):

@@ -23,6 +23,7 @@ NAMES = [
     "JobState",
     "Output",
     "OutputError",
+    "OutputSource",
     "Progress",
     "QueueFullError",
     "Request",

@@ -17,6 +17,7 @@ from broker.messages import (
     FinishReason,
     Output,
     OutputError,
+    OutputSource,
     Request,
     SamplingParams,
     Usage,
@@ -49,6 +50,15 @@ MESSAGES = {
         usage=Usage(prompt_tokens=2, completion_tokens=1),
         input_ids=(5, 6),
         worker_id="cpu0@host",
+    ),
+    "output_shared": Output(
+        index=4,
+        text=" Paris.",
+        token_ids=(7042, 30),
+        finish_reason=FinishReason.STOP,
+        usage=Usage(prompt_tokens=5, completion_tokens=2),
+        worker_id="gpu0@host",
+        source=OutputSource.SHARED,
     ),
     "output_failed": Output(
         index=70_000,

@@ -8,6 +8,7 @@ from broker.messages import (
     Choice,
     FinishReason,
     Output,
+    OutputSource,
     Request,
     SamplingParams,
     TokenLogprob,
@@ -156,3 +157,13 @@ def test_ids_are_unique_for_each_request_of_each_job():
 
     assert ids("a", 1) == ids("a", 1)
     assert len(ids("a", 1) | ids("a", 2) | ids("b", 1)) == 9
+
+
+def test_what_was_not_generated_for_the_line_says_so_in_its_usage():
+    usage = Usage(prompt_tokens=2, completion_tokens=5)
+    generated = Output(index=3, text="x", finish_reason=FinishReason.STOP, usage=usage)
+    shared = Output(index=3, text="x", finish_reason=FinishReason.STOP, usage=usage, source=OutputSource.SHARED)
+    counts = {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}
+    for output, expected in ((generated, counts), (shared, counts | {"source": "shared"})):
+        line = json.loads(result(RequestKind.CHAT, output))
+        assert line["response"]["body"]["usage"] == expected

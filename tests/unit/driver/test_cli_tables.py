@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from broker.messages import JobState, Request, SamplingParams
-from broker.records import JobRecord, QuarantinedRequest, Session
+from broker.records import JobRecord, Load, Policy, QuarantinedRequest, Session, Sharing
 from driver.cli import quarantine, status
 
 MARKUP = "[/INST] [bold]x[/bold]"
@@ -74,3 +74,15 @@ def test_a_quarantined_prompt_may_hold_brackets(prompt):
     text = shown(quarantine._table([entry]))
     assert prompt in text
     assert "[/x]" in text
+
+
+def test_the_queue_is_shown_with_its_limits_and_what_was_saved():
+    load = Load(requests=3, tokens=40)
+    assert status.queue_lines(load, Policy(), Sharing()) == ["queue   3 requests, 40 tokens"]
+    policy = Policy(max_pending_requests=10, max_pending_tokens=50, result_cache_ttl=60)
+    sharing = Sharing(shared=5, cached=2, saved_completion_tokens=70, cache_entries=4, cache_bytes=3 << 20)
+    assert status.queue_lines(load, policy, sharing) == [
+        "queue   3 of 10 requests, 40 of 50 tokens",
+        "saved   70 tokens: 5 requests shared, 2 cached",
+        "cache   4 outputs, 3.0 of 64 MiB",
+    ]
