@@ -1,6 +1,7 @@
 """The scaler of an installation of which this machine's workers are a part: it makes up for what others lack."""
 
 import contextlib
+import time
 from collections.abc import Sequence
 
 from broker.messages import WorkerState
@@ -8,14 +9,19 @@ from broker.records import Session
 from driver.errors import DriverStateError
 from driver.scalers.local import LocalWorkers
 
+RETRY_S = 60.0  # after workers have given up
 STAYING = (WorkerState.LOADING, WorkerState.READY)
 
 
 class LocalShare:
-    """Starts and drains workers of this machine only; those that others have started count, and stay."""
+    """Starts and drains workers of this machine only; those that others have started count, and stay.
+
+    A worker whose supervisor gives up is started again after a while.
+    """
 
     def __init__(self, workers: LocalWorkers) -> None:
         self._workers = workers
+        self._given_up_at_s = float("inf")  # since when workers are missing
 
     @property
     def started(self) -> int:
@@ -26,12 +32,16 @@ class LocalShare:
         """Have so many workers with those of others; says so when others alone are more."""
         elsewhere = self._present_elsewhere(sessions)
         own = max(0, wanted - elsewhere)
-        if own != self._workers.wanted:
+        given_up = self._workers.wanted - len(self._workers.pids)
+        self._given_up_at_s = min(self._given_up_at_s, time.monotonic()) if given_up > 0 else float("inf")
+        if own != self._workers.wanted or time.monotonic() - self._given_up_at_s >= RETRY_S:
             with contextlib.suppress(DriverStateError):  # the Driver is being stopped
                 self._workers.aim(own, requests_in_hand(sessions))
-        return (
-            f"{elsewhere} workers run elsewhere; stop them there, or with `stoker drain`" if elsewhere > wanted else ""
-        )
+        if given_up > 0:
+            return f"{given_up} workers of this machine have given up; their logs say why; tried again in {RETRY_S:g} s"
+        if elsewhere > wanted:
+            return f"{elsewhere} workers run elsewhere: stop them there, or with `stoker drain`"
+        return ""
 
     def close(self) -> None:
         """The workers end with their owner."""

@@ -7,8 +7,15 @@ import sys
 import pytest
 
 from broker.records import Session
+from driver.errors import WorkerStartError
 from driver.scalers.local import LocalWorkers
 from driver.scalers.share import LocalShare, requests_in_hand
+
+START = subprocess.Popen
+
+
+def start_failing(options):
+    return START([sys.executable, "-S", "-c", "raise SystemExit(1)"], **options)
 
 
 @pytest.fixture
@@ -95,6 +102,21 @@ def test_what_has_ended_is_forgotten(share, workers):
     leaving.process.wait(30)
     workers.check()
     assert workers.leaving_instances == set()
+
+
+def test_a_worker_that_has_given_up_is_told_of_and_started_again(share, workers, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda _, **options: start_failing(options))
+        share.scale(1, [])
+    workers._workers[0].process.wait(30)
+    with pytest.raises(WorkerStartError):
+        workers.check()
+    share.scale(1, [])
+    assert workers.pids == []
+    monkeypatch.setattr("driver.scalers.share.RETRY_S", 0.0)
+    assert "1 workers of this machine have given up" in share.scale(1, [])
+    assert len(workers.pids) == 1
+    assert share.scale(1, []) == ""
 
 
 def test_stopped_workers_are_left_alone(share, workers):
