@@ -1,15 +1,23 @@
 """The Python client: submits prompts as a job and finds jobs again. Needs Redis only; no torch, no Celery."""
 
+import contextlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import msgspec
 
 from broker import codec
-from broker.errors import ExceedsLimitError, InvalidRequestError, MessageError, QueueFullError
-from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
+from broker.errors import (
+    BrokerError,
+    ExceedsLimitError,
+    InvalidRequestError,
+    JobNotFoundError,
+    MessageError,
+    QueueFullError,
+)
+from broker.messages import ChatMessage, Output, Request, SamplingParams, chat_messages
 from broker.parameters import is_text, is_whole_number, shown
 from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
@@ -19,6 +27,7 @@ from driver.deadline import Deadline
 from driver.feed import JobFeed
 from driver.job import Job
 from driver.room import Room
+from driver.window import WINDOW, WindowedOutputs
 
 PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age
 DEADLINE_LIMIT_S = 10**9
@@ -108,6 +117,45 @@ class Client:
             room=Room(timeout) if block else None,
         )
 
+    def run(
+        self,
+        prompts: Iterable[Prompt | Request],
+        params: SamplingParams | None = None,
+        *,
+        model: str = "",
+        priority: int = 0,
+        user: str = "",
+        window: int = WINDOW,
+        timeout: float | None = None,
+    ) -> Iterator[Output]:
+        """Outputs of any number of prompts, each as soon as it is there; `index` is its prompt's place, from 0.
+
+        Prompts are taken from the iterable as outputs are read: at most `window` of them are submitted and not yet
+        answered, and what was read is removed from Redis. Where limits are set, this waits for room. Whoever stops
+        reading cancels the rest.
+
+        Raises:
+            InvalidRequestError: a prompt cannot be run, or an option is not what it should be; names its place.
+            ExceedsLimitError: a request is larger than a limit.
+            BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
+            NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
+        """
+        if type(window) is not int or window < 1:
+            raise InvalidRequestError(f"window must be a whole number above 0, not {shown(window)}")
+        feed = self.open_job(model=model, priority=priority, user=user, block=False)
+        outputs = WindowedOutputs(feed, self.store.outputs(feed.job_id), _one_by_one(prompts, params), window=window)
+        return self._run(feed, outputs, timeout)
+
+    def _run(self, feed: JobFeed, outputs: WindowedOutputs, timeout: float | None) -> Iterator[Output]:
+        job = self.job(feed.job_id)
+        try:
+            outputs.fill()
+            feed.keep_open()  # there is a job, also while there is no room for its first request
+            yield from job.follow(outputs, timeout)
+        finally:
+            with contextlib.suppress(JobNotFoundError, BrokerError):
+                job.cancel()  # what is left of it, if anything
+
     def job(self, job_id: str) -> Job:
         """A handle on a job submitted earlier, by any process."""
         return Job(self.store, job_id, obstacle=self.obstacle)
@@ -141,6 +189,25 @@ class Client:
         self.close()
 
 
+def _one_by_one(prompts: Iterable[Prompt | Request], params: SamplingParams | None) -> Iterator[Request]:
+    if isinstance(prompts, str):
+        raise InvalidRequestError("prompts must be prompts, not one string: run([prompt])")
+    return (_checked(prompt, params or SamplingParams(), place) for place, prompt in enumerate(prompts))
+
+
+def _checked(prompt: Any, params: SamplingParams, place: int, *, stream: bool = False) -> Request:
+    """A prompt as a request that can be sent; an error names its place."""
+    try:
+        request = _as_request(prompt, params)
+        request = msgspec.structs.replace(request, stream=stream) if stream else request
+        codec.encode(request)  # now, as the first runs would be sent before the one that fails
+    except InvalidRequestError as error:
+        raise type(error)(f"prompts[{place}]: {error}") from error
+    except MessageError as error:
+        raise InvalidRequestError(f"prompts[{place}]: {error}") from error
+    return request
+
+
 def as_requests(
     prompts: Sequence[Prompt | Request],
     params: SamplingParams | Sequence[SamplingParams] | None,
@@ -159,17 +226,8 @@ def as_requests(
         raise InvalidRequestError(f"prompts must be a list of prompts, not {shown(given)}")
     if not prompts:
         raise InvalidRequestError("submit needs at least one prompt")
-    requests: list[Request] = []
-    for place, (prompt, own) in enumerate(zip(prompts, _spread(params, len(prompts)), strict=True)):
-        try:
-            request = _as_request(prompt, own)
-            requests.append(msgspec.structs.replace(request, stream=stream) if stream else request)
-            codec.encode(requests[-1])  # now, as the first runs would be sent before the one that fails
-        except InvalidRequestError as error:
-            raise type(error)(f"prompts[{place}]: {error}") from error
-        except MessageError as error:
-            raise InvalidRequestError(f"prompts[{place}]: {error}") from error
-    return requests
+    pairs = zip(prompts, _spread(params, len(prompts)), strict=True)
+    return [_checked(prompt, own, place, stream=stream) for place, (prompt, own) in enumerate(pairs)]
 
 
 def _refuse_wrong_options(model: Any, priority: Any, deadline: Any, user: Any = "") -> None:

@@ -90,7 +90,7 @@ class Job:
             BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
         """
-        return self._follow(self._store.outputs(self.id, START), timeout)
+        return self.follow(self._store.outputs(self.id, START), timeout)
 
     def stream(self, timeout: float | None = None) -> Iterator[Delta]:
         """The text of requests with `stream`, piece by piece as it is generated; several requests take turns.
@@ -103,7 +103,7 @@ class Job:
             As `as_completed`.
         """
         merge = TextMerge()
-        for item in self._follow(self._store.live(self.id), timeout):
+        for item in self.follow(self._store.live(self.id), timeout):
             if (delta := merge.add(item)) is not None:
                 yield delta
 
@@ -134,7 +134,8 @@ class Job:
         end_pending(self._store, self.id, "cancelled", "the job was cancelled")
         return True
 
-    def _follow(self, source: Source[ItemT], timeout: float | None) -> Iterator[ItemT]:
+    def follow(self, source: Source[ItemT], timeout: float | None) -> Iterator[ItemT]:
+        """What a source of the job's news has to say, until all outputs are among it; see `as_completed`."""
         return follow(self._store, self.id, source, obstacle=self._obstacle, late=self._late, timeout=timeout)
 
     def _late(self, timeout: float, model: str) -> str:

@@ -93,6 +93,7 @@ if user and more_requests + more_tokens > 0 then
   end
   local i = hopeless or full
   if i then
+    if not is_new then redis.call('HSET', KEYS[1], 'touched_ms', now) end -- its client waits, and is not gone
     local fits, requests, tokens = known, 0, 0
     while fits < count do
       local from = source[fits + 1]

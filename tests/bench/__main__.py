@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from tests.bench.memory import measure_memory
 from tests.bench.recovery import measure_crash, measure_lost_host
 from tests.bench.steady import measure_steady
 from tests.bench.summary import Summary
@@ -25,6 +26,19 @@ def steady(workers: Annotated[int, typer.Option()] = 4, seconds: Annotated[float
     """CPU, in percent of one core, of a system that only beats, and of one that works."""
     for label, summary in measure_steady(workers, seconds).items():
         _show(label, summary, "% of a core")
+
+
+@app.command()
+def memory(
+    lines: Annotated[int, typer.Option(help="Lines of the batch file.")] = 200_000,
+    limit: Annotated[int, typer.Option(help="STOKER_MAX_PENDING_REQUESTS.")] = 0,
+) -> None:
+    """Largest memory of each process, in MiB, while a long batch file runs with an engine that costs nothing."""
+    found = measure_memory(lines, limit)
+    typer.echo(f"{found.lines} lines in {found.seconds:.0f} s: {found.lines / found.seconds:.0f} lines/s")
+    for name in ("client", "driver", "worker"):
+        typer.echo(f"{name:8} {getattr(found, name):8.1f} MiB")
+    typer.echo(f"{'redis':8} {found.redis:8.1f} MiB (before: {found.before:.1f})")
 
 
 def _show(label: str, summary: Summary, unit: str) -> None:

@@ -45,6 +45,7 @@ CALLS = {
         "*stream",
     ],
     "Client.open_job": ["*model", "*priority", "*deadline", "*user", "*block", "*timeout"],
+    "Client.run": ["prompts", "params", "*model", "*priority", "*user", "*window", "*timeout"],
     "Client.job": ["job_id"],
     "Client.workers": [],
     "Client.obstacle": ["model"],

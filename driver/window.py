@@ -1,0 +1,89 @@
+"""Feeds requests of any number into a job as its outputs come, so that at most a window of them is in the ledger."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from broker.messages import Output, Request
+from broker.results import OutputStream
+from driver.feed import RUN_REQUESTS, JobFeed
+
+logger = logging.getLogger("stoker")
+
+WINDOW = 2_048
+TOUCH_S = 60.0  # well below the time after which the driver takes the client of an open job for gone
+
+
+class WindowedOutputs:
+    """Outputs of an open job that is fed while they are read. What was read is trimmed at the next read.
+
+    A read that failed can be made again: requests that may or may not have arrived are sent once more, which changes
+    nothing the second time.
+    """
+
+    def __init__(
+        self,
+        feed: JobFeed,
+        stream: OutputStream,
+        requests: Iterator[Request],
+        *,
+        window: int = WINDOW,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`feed` must not wait for room."""
+        self._feed = feed
+        self._stream = stream
+        self._requests = requests
+        self._window = window
+        self._now_s = now_s
+        self._touched_s = now_s()
+        self._held: list[Request] = []  # there was no room for them yet
+        self._open = 0  # submitted, and their outputs not read
+        self._is_sealed = False
+        self._said_full = False
+
+    def fill(self) -> None:
+        """Submit requests until the window, or the queue, is full; seal the job after the last.
+
+        Raises:
+            ExceedsLimitError: a request is larger than a limit allows at all.
+            BrokerUnavailableError: Redis does not answer.
+        """
+        while not self._is_sealed and self._open < self._window:
+            if not self._held:
+                self._held = list(islice(self._requests, min(RUN_REQUESTS, self._window - self._open)))
+            if not self._held:
+                self._feed.seal()
+                self._is_sealed = True
+            elif not self._offer():
+                return
+
+    def read(self, timeout_s: float) -> list[Output]:
+        """The next outputs, waiting up to `timeout_s` seconds for the first."""
+        self._stream.trim()
+        self.fill()
+        if not self._is_sealed and self._now_s() - self._touched_s >= TOUCH_S:
+            self._touched_s = self._now_s()
+            self._feed.keep_open()
+        outputs = self._stream.read(timeout_s)
+        self._open -= len(outputs)
+        return outputs
+
+    def has_more(self) -> bool:
+        """Whether there are outputs that were not read."""
+        return self._stream.has_more()
+
+    def _offer(self) -> bool:
+        """Submit what is held, as far as there is room. Whether all of it went."""
+        before = self._feed.submitted
+        try:
+            full = self._feed.offer(self._held)
+        finally:
+            taken = self._feed.submitted - before
+            self._held = self._held[taken:]
+            self._open += taken
+        if full is not None and not self._said_full:
+            logger.info("waiting: %s", full)
+        self._said_full = full is not None
+        return full is None
