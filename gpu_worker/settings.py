@@ -1,6 +1,7 @@
 """The settings of one worker process."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import msgspec
 
 from broker.environment import load
 from broker.errors import ConfigurationError
+from gpu_worker.registry import engine_names, find_engine
 
 DEFAULT_MODEL = "smollm2-135m"
-ENGINES = ("transformers", "simulated")
 POOLS = ("engine", "solo", "prefork")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+OPENAI_DIALECTS = ("auto", "openai", "vllm", "sglang", "tensorrt-llm", "llamacpp", "transformers")
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     poison_pause: float = 30.0  # how long it stays set aside before it is restarted
     max_restarts: int = 5  # crashes in a row before the supervisor gives up
     restart_backoff: float = 0.5  # before the second restart in a row; doubles with each further one
+    openai_url: str = ""  # a server that runs already, with or without /v1
+    openai_command: str = ""  # starts one; {model} and {port} are replaced
+    openai_api_key: str = ""
+    openai_dialect: str = "auto"
+    openai_context_tokens: int = 0
+    openai_tokenizer: str = ""  # folder or name of the tokenizer that counts prompts; the model's own if empty
+    openai_start_timeout: float = 600.0
     simulated_tokens_per_s: float = 0.0  # per request; 0: as fast as it goes
     simulated_prefill_tokens_per_s: float = 0.0  # of each prompt; 0: at once
     simulated_memory_tokens: int = 0  # of all that runs together; 0: memory without end
@@ -54,9 +63,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         problems = [
             f"{name}={value!r} must be one of {', '.join(choices)}"
             for name, value, choices in (
-                ("engine", self.engine, ENGINES),
                 ("pool", self.pool, POOLS),
                 ("dtype", self.dtype, DTYPES),
+                ("openai_dialect", self.openai_dialect, OPENAI_DIALECTS),
                 ("log_level", self.log_level, ("DEBUG", "INFO", "WARNING", "ERROR")),
             )
             if value not in choices
@@ -67,6 +76,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 ("max_batches", 1),
                 ("slots", 0),
                 ("kv_tokens", 0),
+                ("openai_context_tokens", 0),
                 ("max_restarts", 0),
                 ("checkpoint_tokens", 0),
                 ("simulated_memory_tokens", 0),
@@ -80,6 +90,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "poison_pause",
                 "drain_timeout",
                 "restart_backoff",
+                "openai_start_timeout",
                 "simulated_tokens_per_s",
                 "simulated_prefill_tokens_per_s",
                 "simulated_load_s",
@@ -88,8 +99,24 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if not self.model:
             problems.append("model must not be empty")
+        if find_engine(self.engine) is None:
+            problems.append(f"engine={self.engine!r} must be one of {', '.join(engine_names())}")
+        if self.engine == "openai":
+            problems += self._openai_problems()
         if problems:
             raise ConfigurationError("; ".join(problems))
+
+    def _openai_problems(self) -> list[str]:
+        problems: list[str] = []
+        if not self.openai_url and "{port}" not in self.openai_command:
+            problems.append("engine='openai' needs openai_url, or openai_command with {port} in it")
+        if self.openai_url and not re.fullmatch(r"https?://[^/@\s]+(/[^@\s]*)?", self.openai_url):
+            problems.append("openai_url must be http:// or https:// with no password in it; use openai_api_key")
+        return problems
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.asdict(self) | {"openai_api_key": "***" if self.openai_api_key else ""}
+        return f"WorkerSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def served_model(self) -> str:

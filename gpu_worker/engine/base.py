@@ -44,6 +44,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     free_mib: float | None = None  # GPU memory that nobody uses
 
 
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine declares of itself. What it `refuses` ends a request with the error `unsupported_parameter`."""
+
+    refuses: frozenset[str] = frozenset()  # fields of SamplingParams; forms of a prompt (`input_ids`, …)
+    token_ids: bool = True  # whether completions have them; without, an interrupted request begins again
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """One request's end: its text, or an error with `finish_reason` "error".
 
@@ -68,6 +75,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 class Engine(Protocol):
     """Generates for many requests together; requests join and leave between steps."""
+
+    @property
+    def traits(self) -> Traits:
+        """What the engine does not do."""
+        ...
 
     @property
     def capacity(self) -> Capacity:

@@ -2,10 +2,12 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
-from broker.errors import ConfigurationError
+from broker.errors import ConfigurationError, StokerError
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.fan_out import FanOut
+from gpu_worker.registry import engine_names, find_engine
 from gpu_worker.settings import WorkerSettings
 
 
@@ -13,12 +15,27 @@ def create_engine(settings: WorkerSettings) -> Engine:
     """Load the engine, which gives several texts of a request too; takes as long as the model takes to load.
 
     Raises:
-        ConfigurationError: the model cannot be found or read; says what to do.
+        ConfigurationError: there is no such engine, or the model cannot be found or read; says what to do.
     """
-    return FanOut(_simulated(settings) if settings.engine == "simulated" else _transformers(settings))
+    return FanOut(_factory(settings.engine)(settings))
 
 
-def _transformers(settings: WorkerSettings) -> Engine:
+def _factory(name: str) -> Any:
+    entry = find_engine(name)
+    if entry is None:
+        raise ConfigurationError(f"engine={name!r} must be one of {', '.join(engine_names())}")
+    try:
+        return entry.load()
+    except StokerError:
+        raise
+    except Exception as error:  # another package's code, which may raise what it likes
+        raise ConfigurationError(
+            f"engine={name!r}: its entry point {entry.value} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+
+
+def make_transformers(settings: WorkerSettings) -> Engine:
+    """A resident transformers model."""
     from gpu_worker.engine.continuous import default_options
     from gpu_worker.engine.loading import load_model
     from gpu_worker.engine.transformers import TransformersEngine
@@ -32,7 +49,15 @@ def _transformers(settings: WorkerSettings) -> Engine:
     return TransformersEngine(loaded.model, loaded.tokenizer, options=options)
 
 
-def _simulated(settings: WorkerSettings) -> Engine:
+def make_openai(settings: WorkerSettings) -> Engine:
+    """A server on this machine, started here or given by its URL."""
+    from gpu_worker.engine.openai_setup import open_openai
+
+    return open_openai(settings)
+
+
+def make_simulated(settings: WorkerSettings) -> Engine:
+    """Made-up words."""
     from gpu_worker.engine.meter import Meter
     from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 

@@ -3,8 +3,10 @@
 import threading
 from dataclasses import dataclass, field
 
+import msgspec
+
 from broker.messages import Choice, FinishReason, Request, Usage
-from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Memory
+from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Memory, Traits
 from gpu_worker.engine.choices import join_tokens, single_requests, split_tokens
 
 _PART = "\0"  # in the id of a text, behind its request's
@@ -25,6 +27,12 @@ class FanOut:
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._part_of: dict[str, _Group] = {}
+
+    @property
+    def traits(self) -> Traits:
+        """Those of the engine beneath, which need not know several texts."""
+        traits = self._engine.traits
+        return msgspec.structs.replace(traits, refuses=traits.refuses - {"n"})
 
     @property
     def capacity(self) -> Capacity:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.clock import Clock, SystemClock
-from broker.errors import InvalidRequestError, UnsupportedParameterError
+from broker.errors import InvalidRequestError
 from broker.messages import Request
-from broker.parameters import SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
 from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, NoRoomError, require_fit
 from gpu_worker.engine.faults import DIE, HANG, OOM, die, fault_of
@@ -24,17 +23,14 @@ from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
 from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
+from gpu_worker.engine.refusal import refuse
 from gpu_worker.engine.settled import SettledText
 from gpu_worker.engine.simulated_memory import SimulatedMemory
 
 # What changes or tells scores: there are none here.
-_NOT_SIMULATED = {
-    "repetition_penalty": (None, 1),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ((),),
-    "logprobs": (None,),
-}
+_NOT_SIMULATED = frozenset(
+    ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs"),
+)
 
 _TOO_LARGE = "memory ran out with nothing else running: give a shorter prompt or a smaller max_tokens"
 
@@ -128,6 +124,11 @@ class SimulatedEngine:
         self._closed = threading.Event()
 
     @property
+    def traits(self) -> Traits:
+        """It has no scores, and so nothing that changes or tells them."""
+        return Traits(refuses=_NOT_SIMULATED)
+
+    @property
     def capacity(self) -> Capacity:
         """As configured, or as `resize` has made it; fewer slots after memory ran out."""
         context = min(self._options.context_tokens, self._kv_tokens)
@@ -165,7 +166,7 @@ class SimulatedEngine:
         )
         with self._changed:
             try:
-                _refuse_unsimulated(params)
+                refuse(request, _NOT_SIMULATED, "the simulated engine, which has no scores")
                 require_fit(len(prompt_ids), params.max_tokens, self.capacity.context_tokens)
             except InvalidRequestError as error:
                 self._rejected.append(failure(request_id, error.code, str(error)))
@@ -317,10 +318,3 @@ class SimulatedEngine:
     def _until_due_s(self) -> float:
         due_s = min((held.due_s for held in self._running.values()), default=float("inf"))
         return max(0.0, due_s - self._clock.now_s())
-
-
-def _refuse_unsimulated(params: SamplingParams) -> None:
-    for name, neutral in _NOT_SIMULATED.items():
-        value = getattr(params, name)
-        if value not in neutral:
-            raise UnsupportedParameterError(f"{name} is not offered by the simulated engine, which has no scores")

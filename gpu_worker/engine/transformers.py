@@ -17,7 +17,7 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory
+from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
@@ -58,6 +58,11 @@ class TransformersEngine:
         self._closed = False
         self._resident = ResidentLoop(model, options or default_options(model), self._inbox)
         self._capacity = self._resident.capacity
+
+    @property
+    def traits(self) -> Traits:
+        """It does everything."""
+        return Traits()
 
     @property
     def capacity(self) -> Capacity:

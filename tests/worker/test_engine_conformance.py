@@ -8,17 +8,53 @@ import msgspec
 import pytest
 
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from gpu_worker.engine.catalog import create_engine
 from gpu_worker.engine.errors import NoRoomError
 from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.engine.simulated import SimulatedEngine
+from gpu_worker.settings import load_worker_settings
 
 PROMPTS = ("The river", "Once upon a time there was a", "A list of colours: red,", "Why")
 
 
-@pytest.fixture(scope="module", params=["simulated", pytest.param("transformers", marks=pytest.mark.model)])
+OURS = ("simulated", *(pytest.param(name, marks=pytest.mark.model) for name in ("transformers", "openai")))
+# What a request has to say to want something; each is refused by an engine that declares that it does not offer it.
+WISHES = {
+    "top_k": 3,
+    "seed": 1,
+    "stop": ("never to be found",),
+    "include_stop_str_in_output": True,
+    "stop_token_ids": (3,),
+    "ignore_eos": True,
+    "min_tokens": 2,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "logit_bias": ((3, 1.0),),
+    "logprobs": 1,
+    "echo": True,
+    "n": 2,
+    "truncate_prompt_tokens": 1,
+    "input_ids": (5, 6),
+    "return_input_ids": True,
+}
+
+
+def pytest_generate_tests(metafunc):
+    chosen = metafunc.config.getoption("--engine", None)
+    if "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", [chosen] if chosen else OURS, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def engine(request):
-    if request.param == "simulated":
+    if request.config.getoption("--engine", None):
+        made = create_engine(load_worker_settings(engine=request.param))
+    elif request.param == "simulated":
         made = FanOut(SimulatedEngine())
+    elif request.param == "openai":
+        url, folder = (request.getfixturevalue(name) for name in ("transformers_server", "small_folder"))
+        made = create_engine(load_worker_settings({}, engine="openai", openai_url=url, model=str(folder)))
     else:
         from gpu_worker.engine.transformers import TransformersEngine
 
@@ -27,6 +63,25 @@ def engine(request):
     made.warm_up()
     yield made
     made.close()
+
+
+def wishing(name):
+    """A request that wants one thing."""
+    if name == "input_ids":
+        return Request(params=SamplingParams(max_tokens=3, temperature=0.0), input_ids=WISHES[name])
+    plain = request(max_tokens=3)
+    if name in Request.__struct_fields__:
+        return msgspec.structs.replace(plain, **{name: WISHES[name]})
+    return request(max_tokens=3, **{name: WISHES[name]})
+
+
+def offers(engine, *names):
+    """Whether the engine does all of these; what it does not do, it declares and refuses."""
+    refused = [name for name in names if name in engine.traits.refuses]
+    for name in refused:
+        (output,) = run(engine, wishing(name))
+        assert output.error.code == "unsupported_parameter"
+    return not refused
 
 
 def request(prompt="The river", **params):
@@ -54,9 +109,14 @@ def run(engine, *requests):
 def started(engine, request_id, tokens=2):
     """Step until a request has some tokens; what else ends meanwhile is returned."""
     done = []
+    before = engine.load.generated_tokens
     # A simulated step is one token; a real loop runs by itself, and would starve of a thread that does not wait.
     tick_s = 0.0 if isinstance(engine._engine, SimulatedEngine) else 0.01
-    while len(engine.generated(request_id)) < tokens:
+
+    def so_far():
+        return len(engine.generated(request_id)) if engine.traits.token_ids else engine.load.generated_tokens - before
+
+    while so_far() < tokens:
         done += engine.step(tick_s)
         assert request_id not in {completion.request_id for completion in done}
     return done
@@ -68,10 +128,21 @@ def test_every_request_gets_one_completion(engine):
     assert engine.step(0.0) == []
 
 
+@pytest.mark.parametrize("name", WISHES)
+def test_what_is_not_declared_as_refused_is_done(engine, name):
+    (output,) = run(engine, wishing(name))
+    if name in engine.traits.refuses:
+        assert (output.error.code, output.finish_reason) == ("unsupported_parameter", FinishReason.ERROR)
+        assert name in output.error.message
+    else:
+        assert output.error is None
+
+
 @pytest.mark.parametrize("max_tokens", [1, 5])
 def test_max_tokens_is_the_end(engine, max_tokens):
     (output,) = run(engine, request(max_tokens=max_tokens))
-    assert len(output.token_ids) == output.usage.completion_tokens == max_tokens
+    assert output.usage.completion_tokens == max_tokens
+    assert len(output.token_ids) == (max_tokens if engine.traits.token_ids else 0)
     assert output.finish_reason is FinishReason.LENGTH
     assert output.usage.prompt_tokens > 0
 
@@ -83,7 +154,8 @@ def test_a_stop_string_ends_the_text_before_it(engine):
     assert output.text == whole.text[: whole.text.find(stop)]
     assert output.finish_reason is FinishReason.STOP
     assert output.token_ids == whole.token_ids[: len(output.token_ids)]
-    assert output.usage.completion_tokens == len(output.token_ids) <= 8
+    assert 0 < output.usage.completion_tokens <= 8
+    assert len(output.token_ids) == (output.usage.completion_tokens if engine.traits.token_ids else 0)
 
 
 def test_a_cancelled_request_gives_what_it_had_and_nothing_more(engine):
@@ -92,13 +164,14 @@ def test_a_cancelled_request_gives_what_it_had_and_nothing_more(engine):
     done = started(engine, "gone")
     cancelled = engine.cancel("gone")
     assert cancelled.request_id == "gone"
-    assert len(cancelled.token_ids) == cancelled.usage.completion_tokens >= 2
+    assert cancelled.usage.completion_tokens >= 2
+    assert len(cancelled.token_ids) == (cancelled.usage.completion_tokens if engine.traits.token_ids else 0)
     assert engine.generated("gone") == ()
     if not done:
         done = list(finish(engine, 1).values())
     assert [completion.request_id for completion in done] == ["stays"]
     assert engine.cancel("gone") is None
-    (whole,) = run(engine, request(max_tokens=len(cancelled.token_ids)))
+    (whole,) = run(engine, request(max_tokens=cancelled.usage.completion_tokens))
     assert (whole.token_ids, whole.text) == (cancelled.token_ids, cancelled.text)
 
 
@@ -109,6 +182,8 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 5}
     "sampling", [{}, SAMPLED, SAMPLED | {"min_tokens": 9, "stop": (" ",), "include_stop_str_in_output": True}]
 )
 def test_a_resumed_request_is_as_if_never_interrupted(engine, sampling):
+    if not offers(engine, *sampling):
+        return
     (whole,) = run(engine, request(PROMPTS[1], max_tokens=12, **sampling))
     engine.submit("first", request(PROMPTS[1], max_tokens=2000, **sampling))
     started(engine, "first", 3)
@@ -147,6 +222,9 @@ def test_bad_requests_fail_alone(engine):
 
 
 def test_the_same_seed_gives_the_same_text_and_another_one_another(engine):
+    if not offers(engine, "seed"):
+        return
+
     def sampled(seed):
         return request(max_tokens=16, temperature=1.0, seed=seed)
 
@@ -156,10 +234,19 @@ def test_the_same_seed_gives_the_same_text_and_another_one_another(engine):
 
 def test_chat_and_token_ids_are_prompts_too(engine):
     params = SamplingParams(max_tokens=4, temperature=0.0)
-    chat = Request(params=params, messages=(ChatMessage(role="user", content="Hi"),), return_input_ids=True)
+    chat = Request(
+        params=params,
+        messages=(ChatMessage(role="user", content="Hi"),),
+        return_input_ids=offers(engine, "return_input_ids"),
+    )
     (answer,) = run(engine, chat)
     assert answer.error is None
+    assert answer.text
+    if not chat.return_input_ids:
+        return
     assert len(answer.input_ids) == answer.usage.prompt_tokens
+    if not offers(engine, "input_ids"):
+        return
     (same,) = run(engine, Request(params=params, input_ids=answer.input_ids))
     assert same.token_ids == answer.token_ids
     assert same.input_ids == ()
@@ -211,6 +298,8 @@ def test_any_thread_may_submit_and_cancel(engine):
 
 
 def test_a_wanted_stop_string_is_kept(engine):
+    if not offers(engine, "include_stop_str_in_output"):
+        return
     (whole,) = run(engine, request())
     stop = whole.text[2:5]
     (kept,) = run(engine, request(stop=(stop,), include_stop_str_in_output=True))
@@ -219,6 +308,8 @@ def test_a_wanted_stop_string_is_kept(engine):
 
 
 def test_a_stop_string_does_not_count_before_the_least_tokens(engine):
+    if not offers(engine, "min_tokens"):
+        return
     (whole,) = run(engine, request())
     (later,) = run(engine, request(min_tokens=4, stop=(" ",)))
     assert later.token_ids == whole.token_ids[: len(later.token_ids)]
@@ -228,6 +319,8 @@ def test_a_stop_string_does_not_count_before_the_least_tokens(engine):
 
 
 def test_a_stop_token_ends_the_text_before_it(engine):
+    if not offers(engine, "stop_token_ids", "include_stop_str_in_output"):
+        return
     (whole,) = run(engine, request())
     stop = whole.token_ids[4]
     at = whole.token_ids.index(stop)
@@ -245,6 +338,8 @@ def test_a_stop_token_ends_the_text_before_it(engine):
 
 
 def test_a_stop_token_is_not_chosen_before_the_least_tokens(engine):
+    if not offers(engine, "stop_token_ids", "min_tokens"):
+        return
     (whole,) = run(engine, request())
     (other,) = run(engine, request(stop_token_ids=(whole.token_ids[0],), min_tokens=5))
     assert whole.token_ids[0] not in other.token_ids[:5]
@@ -252,6 +347,8 @@ def test_a_stop_token_is_not_chosen_before_the_least_tokens(engine):
 
 
 def test_echo_puts_the_prompt_in_front(engine):
+    if not offers(engine, "echo"):
+        return
     (plain,) = run(engine, request(PROMPTS[1]))
     (echoed,) = run(engine, request(PROMPTS[1], echo=True))
     assert echoed.text == PROMPTS[1] + plain.text
@@ -259,6 +356,8 @@ def test_echo_puts_the_prompt_in_front(engine):
 
 
 def test_a_truncated_prompt_is_its_end(engine):
+    if not offers(engine, "truncate_prompt_tokens", "input_ids", "return_input_ids"):
+        return
     room = engine.capacity.context_tokens
     params = SamplingParams(max_tokens=4, temperature=0.0)
     (plain,) = run(engine, Request(params=params, input_ids=(11, 12, 13), return_input_ids=True))
@@ -269,7 +368,16 @@ def test_a_truncated_prompt_is_its_end(engine):
     assert truncated.usage.prompt_tokens == 3
 
 
+def test_several_greedy_texts_are_the_same(engine):
+    one, several = run(engine, request(max_tokens=4), request(max_tokens=4, n=2))
+    assert [choice.text for choice in several.choices] == [one.text] * 2
+    assert several.usage.prompt_tokens == one.usage.prompt_tokens
+    assert several.usage.completion_tokens == 2 * one.usage.completion_tokens
+
+
 def test_several_texts_of_one_request(engine):
+    if not offers(engine, "seed"):
+        return
     one, several = run(engine, request(**SAMPLED), request(n=3, **SAMPLED))
     texts = [choice.text for choice in several.choices]
     assert len(set(texts)) == 3
@@ -281,6 +389,8 @@ def test_several_texts_of_one_request(engine):
 
 
 def test_several_texts_go_on_where_they_were_interrupted(engine):
+    if not offers(engine, "seed"):
+        return
     (whole,) = run(engine, request(n=2, max_tokens=12, **SAMPLED))
     engine.submit("first", request(n=2, max_tokens=12, **SAMPLED))
     done = started(engine, "first", 5)
@@ -316,12 +426,12 @@ def streamed(engine, *requests):
 def test_the_text_so_far_is_always_a_beginning_of_the_text(engine):
     (whole,) = run(engine, request(max_tokens=12))
     stop = whole.text[len(whole.text) // 2 :][:5]
-    asked = (
-        request(max_tokens=12),
-        request(max_tokens=12, stop=(stop, "never to be found")),
-        request(max_tokens=12, echo=True, min_tokens=4, stop=(" ",), include_stop_str_in_output=True, **SAMPLED),
-        request(max_tokens=12, stop_token_ids=(whole.token_ids[6],)),
-    )
+    asked = [request(max_tokens=12), request(max_tokens=12, stop=(stop, "never to be found"))]
+    wishes = {"echo": True, "min_tokens": 4, "stop": (" ",), "include_stop_str_in_output": True, **SAMPLED}
+    if offers(engine, *wishes):
+        asked.append(request(max_tokens=12, **wishes))
+    if offers(engine, "stop_token_ids"):
+        asked.append(request(max_tokens=12, stop_token_ids=(whole.token_ids[6],)))
     plain = run(engine, *asked)
     results = streamed(engine, *asked)
     for (said, completion), expected in zip(results, plain, strict=True):
@@ -409,7 +519,7 @@ def test_a_resize_that_a_request_in_hand_would_not_survive_is_refused(engine):
 def test_it_says_what_memory_it_occupies(engine):
     awake = engine.memory()
     assert awake.rss_mib > 10
-    if isinstance(engine._engine, SimulatedEngine):
+    if awake.weights_mib is None:
         return
     weights = sum(weight.nbytes for weight in engine._engine._resident._model.parameters()) / 2**20
     assert awake.weights_mib == pytest.approx(weights, rel=0.01)

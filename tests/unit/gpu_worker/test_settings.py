@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from gpu_worker.settings import WorkerSettings, load_worker_settings
         ("max_restarts", -1),
         ("checkpoint_tokens", -1),
         ("failure_limit", 0),
+        ("openai_context_tokens", -1),
+        ("openai_start_timeout", -1),
         ("poison_pause", -1),
         ("drain_timeout", -0.1),
         ("restart_backoff", -1),
@@ -62,3 +65,30 @@ def test_the_cache_is_where_it_was_wanted():
 def test_the_environment_is_read_and_keywords_win():
     settings = load_worker_settings({"STOKER_POOL": "solo", "STOKER_MODEL": "m", "STOKER_SLOTS": "9"}, slots=2)
     assert (settings.pool, settings.model, settings.slots) == ("solo", "m", 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "needs openai_url, or openai_command with {port} in it"),
+        ({"openai_command": "serve --port 8000"}, "needs openai_url, or openai_command with {port} in it"),
+        ({"openai_url": "localhost:8000"}, "openai_url must be http:// or https://"),
+        ({"openai_url": "http://me:secret@localhost"}, "no password in it"),
+        ({"openai_url": "http://localhost", "openai_dialect": "x"}, "openai_dialect='x' must be one of auto, openai"),
+    ],
+)
+def test_a_server_must_be_named(given, problem):
+    with pytest.raises(ConfigurationError, match=re.escape(problem)) as caught:
+        WorkerSettings(engine="openai", **given)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"openai_url": "http://h:1/v1"}, {"openai_command": "serve --port={port}"}])
+def test_a_server_by_url_or_command(given):
+    WorkerSettings(engine="openai", **given)
+
+
+def test_a_key_is_never_shown():
+    settings = WorkerSettings(openai_api_key="secret")
+    assert "secret" not in repr(settings) + str(settings)
+    assert "openai_api_key='***'" in repr(settings)

@@ -1,0 +1,101 @@
+"""A server that the worker starts on a port of this machine, and that ends with it; see `openai_guard`."""
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO
+
+from broker.errors import ConfigurationError
+from broker.lifeline import Lifeline
+from gpu_worker.engine.openai_guard import PATIENCE_S
+
+_STOP_TIMEOUT_S = PATIENCE_S + 5.0
+
+
+def server_command(template: str, *, model: str, port: int) -> list[str]:
+    """The command's words, with `{model}` and `{port}` in them replaced.
+
+    Raises:
+        ConfigurationError: it cannot be read, or there is no such program.
+    """
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise ConfigurationError(f"openai_command cannot be read as a command line: {error}") from error
+    words = [word.replace("{model}", model).replace("{port}", str(port)) for word in words]
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigurationError(f"openai_command: there is no program {words[0] if words else ''!r}")
+    if "serve" in words and "--continuous-batching" in words:
+        raise ConfigurationError(
+            "openai_command: with --continuous-batching `transformers serve` samples every request as it was asked to"
+            " for the first (transformers 5.24); leave it out, or take engine=transformers"
+        )
+    return words
+
+
+def free_port() -> int:
+    """A port of the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ServerProcess:
+    """One run of a server. What it prints is passed on to standard error."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._line = Lifeline()
+        self._last_line = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gpu_worker.engine.openai_guard", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | self._line.environment(),
+            pass_fds=self._line.fds,
+            start_new_session=True,  # Ctrl-C must reach the worker first, not the server
+        )
+        assert self._process.stdout is not None
+        self._pump = threading.Thread(
+            target=self._pass_on, args=(self._process.stdout,), name="openai-server-log", daemon=True
+        )
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the guard; its only child is the server."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> str | None:
+        """How the server ended, with its last words; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._pump.join(1.0)  # the last words are worth a moment
+        last = self._last_line.decode("utf-8", "replace").strip()
+        # Python gives a signal's number as a negative code, of which a process keeps the lowest byte.
+        how = f"signal {256 - code}" if code > 192 else f"exit code {code}"
+        return f"the server ended with {how}" + (f"; its last words: {last}" if last else "")
+
+    def stop(self) -> None:
+        """End the server and all that it has started. Safe to call twice."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._line.close()
+        self._pump.join(1.0)
+
+    def _pass_on(self, output: IO[bytes]) -> None:
+        with output:
+            for line in output:
+                if line.strip():
+                    self._last_line = line
+                os.write(sys.stderr.fileno(), line)
