@@ -143,7 +143,7 @@ class PerRequestSampling(ContinuousBatchingLogitsProcessorList):
         self.tokens += len(rows)
         self._sampled_rows = [i for i, (row, _) in enumerate(rows) if row.temperature > 0]
         self._filtered = any(row.top_k > 0 or row.top_p < 1 for row, _ in rows)
-        if rows:
+        if self._sampled_rows or (rows and not self.eager):  # who reads no argument needs none
             arg_storage[:, : len(rows)] = _argument_table(rows).to(arg_storage.device)
         return arg_storage
 

@@ -1,5 +1,6 @@
 """`scripts/bench`: measures, and prints what it measured."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from tests.bench.steady import measure_steady
 from tests.bench.summary import Summary
 
 app = typer.Typer(help="Each command prints medians of what it measured in this run.", no_args_is_help=True)
+CACHE = Path("~/.cache/stoker").expanduser()
 Rounds = Annotated[int, typer.Option(help="Repetitions of each measurement.")]
 
 
@@ -39,6 +41,35 @@ def memory(
     for name in ("client", "driver", "worker"):
         typer.echo(f"{name:8} {getattr(found, name):8.1f} MiB")
     typer.echo(f"{'redis':8} {found.redis:8.1f} MiB (before: {found.before:.1f})")
+
+
+@app.command()
+def engine(
+    rounds: Rounds = 5,
+    requests: Annotated[int, typer.Option()] = 64,
+    prompt_tokens: Annotated[int, typer.Option(help="Of the longest prompt.")] = 96,
+    new_tokens: Annotated[int, typer.Option(help="Of the longest text.")] = 48,
+    static_sizes: Annotated[str, typer.Option(help="Batch sizes to try for generate.")] = "8,16,32",
+    model: Annotated[str, typer.Option()] = "smollm2-135m",
+    cache_dir: Annotated[Path, typer.Option()] = CACHE,
+) -> None:
+    """Tokens per second of the engine, of transformers' own manager, and of generate; needs torch."""
+    from tests.bench.engine import Workload, measure_engine
+
+    workload = Workload(requests=requests, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+    measure_engine(workload, rounds, [int(size) for size in static_sizes.split(",")], model, cache_dir)
+
+
+@app.command()
+def soak(
+    requests: Annotated[int, typer.Option()] = 2_000,
+    model: Annotated[str, typer.Option()] = "smollm2-135m",
+    cache_dir: Annotated[Path, typer.Option()] = CACHE,
+) -> None:
+    """Memory, threads and handles over many short requests through one engine; needs torch."""
+    from tests.bench.soak import measure_soak
+
+    measure_soak(requests, model, cache_dir)
 
 
 def _show(label: str, summary: Summary, unit: str) -> None:
