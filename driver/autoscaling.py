@@ -2,11 +2,12 @@
 
 Wanted is what drains all work within a target time. More is wanted at once; less only when less would have done, with
 some headroom, for a whole cooldown, so that neither noise nor a short pause stops a worker that is needed again. Work
-that grows steadily is met ahead of time: by when workers that are started now can be ready.
+that grows steadily is met ahead of time: by when workers that are started now can be ready. No fewer are wanted than
+are in use on the average: where work is done as fast as it comes, little waits, and they are needed all the same.
 """
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, exp, inf
 
 import msgspec
 
@@ -14,6 +15,7 @@ HEADROOM = 0.25  # noise of up to 11 % either way never makes the number go up a
 GROWTH_DEADBAND = 0.5  # growth within half a window, as a share of the work, that may be noise
 SAMPLES = 60  # of the trend: more are thinned out
 HALF_SAMPLES = 3  # fewer in half a window say nothing
+LEAST_USE = 0.05  # of one worker, below which nothing is in use: an average never comes to nothing
 GAP_S = 10.0  # a driver that looks every second or so does not pause so long
 
 
@@ -26,6 +28,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     ready: int = 0  # workers that take work
     coming: int = 0  # workers that load their model
     tokens_per_s: float = 0.0  # of one worker with all the work that it can take; 0 while unknown
+    used_tokens_per_s: float = 0.0  # of all workers together, now
     startup_s: float = 0.0  # from the start of a worker until it is ready
 
     @property
@@ -62,6 +65,7 @@ class ScaleState(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int
     since_s: float  # without a gap, from when on the load is known
     seen_s: float
+    used_tokens_per_s: float = 0.0  # on the average of about the trend's window
     work: tuple[Point, ...] = ()  # tokens, within the trend's window
     needs: tuple[Point, ...] = ()  # workers, within the cooldown: only those that no later one exceeds
 
@@ -76,13 +80,16 @@ def decide(load: Load, state: ScaleState, limits: ScaleLimits, now_s: float) -> 
     if now_s - state.seen_s > max(GAP_S, limits.cooldown_s / 2):
         state = start(state.wanted, now_s)  # nobody looked for long: what was seen before says nothing
     work = _remember(state.work, Point(now_s, load.tokens), limits.trend_window_s)
-    need = _need(load, state.wanted, limits, growth(work, limits.trend_window_s, load.startup_s))
+    used = _average(state, load, now_s, limits.trend_window_s)
+    need = _need(load, limits, growth(work, limits.trend_window_s, load.startup_s))
+    need = max(need, min(_used(load, used), state.wanted))  # what is used keeps workers; only work asks for more
     needs = (*(p for p in _within(state.needs, now_s, limits.cooldown_s) if p.value > need), Point(now_s, need))
     wanted = _settle(state.wanted, needs, is_cool=now_s - state.since_s >= limits.cooldown_s)
     return ScaleState(
         wanted=min(max(wanted, limits.least), limits.most),
         since_s=state.since_s,
         seen_s=now_s,
+        used_tokens_per_s=used,
         work=work,
         needs=needs,
     )
@@ -103,12 +110,12 @@ def growth(work: Sequence[Point], window_s: float, ahead_s: float) -> float:
     return max(0.0, rise - GROWTH_DEADBAND * mean) * min(ahead_s / half_s, 2.0)
 
 
-def _need(load: Load, wanted: int, limits: ScaleLimits, grown: float) -> float:
-    """Workers that the load needs, as a fraction."""
+def _need(load: Load, limits: ScaleLimits, grown: float) -> float:
+    """Workers that are needed to do all work in time, as a fraction."""
     if load.is_idle:
         return 0.0
     if not load.tokens_per_s:
-        return max(1.0, wanted)  # the first worker tells how fast they are
+        return 1.0  # the first worker tells how fast they are
     # Where loading takes longer than the target, a new worker helps only with work that lasts as long as that.
     target_s = max(limits.drain_target_s, load.startup_s)
     need = (load.tokens + grown) / (load.tokens_per_s * target_s)
@@ -117,12 +124,27 @@ def _need(load: Load, wanted: int, limits: ScaleLimits, grown: float) -> float:
     return min(max(need, 1e-9), useful)
 
 
+def _used(load: Load, used_tokens_per_s: float) -> float:
+    """Workers that are in use: all of them, while there is work and nobody knows how fast they are."""
+    if not load.tokens_per_s:
+        return 0.0 if load.is_idle else inf
+    # Short requests come and go between two looks: that nothing is to be seen does not mean that nothing comes.
+    used = used_tokens_per_s / load.tokens_per_s
+    return used if used >= LEAST_USE else 0.0
+
+
 def _settle(wanted: int, needs: Sequence[Point], *, is_cool: bool) -> int:
     """Up to what is needed now; down to what would have done all the time, with headroom."""
     if (now := ceil(needs[-1].value)) > wanted:
         return now
     enough = max(ceil(point.value * (1 + HEADROOM)) for point in needs)
     return min(wanted, enough) if is_cool else wanted
+
+
+def _average(state: ScaleState, load: Load, now_s: float, window_s: float) -> float:
+    """What is in use, smoothed; the number of workers must not follow it from second to second."""
+    weight = 1 - exp(-(now_s - state.seen_s) / window_s)
+    return state.used_tokens_per_s + weight * (load.used_tokens_per_s - state.used_tokens_per_s)
 
 
 def _remember(points: tuple[Point, ...], new: Point, window_s: float) -> tuple[Point, ...]:

@@ -69,8 +69,7 @@ class Scaling:
     def _look(self, sessions: Sequence[Session], speeds: Speeds, backlog: Backlog) -> Load:
         work = workload(backlog, self._models, self._length_ratio)
         self._length_ratio = work.length_ratio
-        speed, startup_s = speeds.tokens_per_s, speeds.startup_s
-        return load_of(work, sessions, self._detector, tokens_per_s=speed, startup_s=startup_s)
+        return load_of(work, sessions, self._detector, speeds)
 
     def _state_before(self, record: ScaleRecord, sessions: Sequence[Session]) -> ScaleState:
         """Go on from what is published: another driver may have led meanwhile."""

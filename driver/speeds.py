@@ -21,6 +21,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 
     row: Session
     tokens_per_s: float = 0.0
+    used_tokens_per_s: float = 0.0  # between its last two beats, however much it had to do
 
 
 class Speeds:
@@ -35,6 +36,11 @@ class Speeds:
     def tokens_per_s(self) -> float:
         """The mean of the workers that are there, else of those that were; 0 while nobody knows."""
         return self._last_tokens_per_s
+
+    @property
+    def used_tokens_per_s(self) -> float:
+        """Of all workers together, as of their last beats."""
+        return sum(known.used_tokens_per_s for known in self._known.values())
 
     def note(self, sessions: Sequence[Session]) -> None:
         """Look at the heartbeat table."""
@@ -59,7 +65,8 @@ class Speeds:
         if seconds < MEASURED_OVER_S:
             return before  # go on from the same beat: a short time measures badly
         rate = max(0, row.generated_tokens - before.row.generated_tokens) / seconds
-        return _Known(row=row, tokens_per_s=_updated(before.tokens_per_s, rate, is_full=_is_full(before.row, row)))
+        speed = _updated(before.tokens_per_s, rate, is_full=_is_full(before.row, row))
+        return _Known(row=row, tokens_per_s=speed, used_tokens_per_s=rate)
 
 
 def _is_full(before: Session, row: Session) -> bool:

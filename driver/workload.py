@@ -9,6 +9,7 @@ from broker.messages import WorkerState
 from broker.records import Backlog, Session
 from driver.autoscaling import Load
 from driver.detector import DetectorLimits, Verdict, judge
+from driver.speeds import Speeds
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +42,7 @@ def tokens_by_model(backlog: Backlog) -> dict[str, float]:
     return dict(tokens)
 
 
-def load_of(
-    work: Workload, sessions: Sequence[Session], limits: DetectorLimits, *, tokens_per_s: float, startup_s: float
-) -> Load:
+def load_of(work: Workload, sessions: Sequence[Session], limits: DetectorLimits, speeds: Speeds) -> Load:
     """The load that the autoscaler decides by."""
     present = staying(sessions, limits)
     return Load(
@@ -52,8 +51,9 @@ def load_of(
         pending_requests=round(work.requests),
         ready=sum(row.state == WorkerState.READY for row in present),
         coming=sum(row.state == WorkerState.LOADING for row in present),
-        tokens_per_s=tokens_per_s,
-        startup_s=startup_s,
+        tokens_per_s=speeds.tokens_per_s,
+        used_tokens_per_s=speeds.used_tokens_per_s,
+        startup_s=speeds.startup_s,
     )
 
 

@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 QUICK = {
     "STOKER_DRAIN_TARGET": "2",
     "STOKER_SCALE_IN_COOLDOWN": "1",
+    "STOKER_TREND_WINDOW": "1",
     "STOKER_SIMULATED_SLOTS": "4",
     "STOKER_WORKER_MONITOR_INTERVAL": "0.3",
 }

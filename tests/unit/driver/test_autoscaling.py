@@ -86,6 +86,38 @@ def test_a_cooldown_shorter_than_the_pause_between_looks_ends_all_the_same():
     assert run([load(0)] * 3, msgspec.structs.replace(LIMITS, cooldown_s=1.5), wanted=3) == [3, 1, 1]
 
 
+def played(work_per_s, seconds=3_600, *, speed=100.0, startup_s=20):
+    """What is wanted each second, while as many workers as are wanted do what comes, as soon as they are ready."""
+    work, state, ready_at_s, found = 0.0, start(1, 0.0), [0.0], []
+    for second in range(1, seconds):
+        ready = sum(at_s <= second for at_s in ready_at_s)
+        used = min(work + work_per_s(second), ready * speed)
+        work += work_per_s(second) - used
+        requests = int(work / 500)
+        item = load(work, speed=speed, requests=requests, ready=ready, used_tokens_per_s=used, startup_s=startup_s)
+        state = decide(item, state, msgspec.structs.replace(LIMITS, most=50), second)
+        ready_at_s = ready_at_s[: state.wanted] + [second + startup_s] * (state.wanted - len(ready_at_s))
+        found.append(state.wanted)
+    return found
+
+
+@pytest.mark.parametrize("workers", [0.3, 2.5, 7.9])
+def test_work_that_comes_steadily_is_kept_up_with_by_a_number_that_stays(workers):
+    found = played(lambda _: workers * 100)
+    assert len(set(found[600:])) == 1
+    assert workers <= found[-1] <= ceil(workers * 1.25)
+
+
+def test_bursts_that_come_again_and_again_leave_the_number_alone():
+    found = played(lambda second: 25_000 if second % 100 == 0 else 0)
+    assert len(set(found[200:])) == 1
+
+
+def test_workers_that_are_in_use_are_kept_and_no_more_are_asked_for():
+    item = load(100, used_tokens_per_s=1_000)  # more than three can do: the speed was measured badly
+    assert run([item] * 300, wanted=3) == [3] * 300
+
+
 def test_new_bounds_count_at_once():
     assert run([load(0)], msgspec.structs.replace(LIMITS, least=3, most=3), wanted=8) == [3]
     assert run([load(0)], msgspec.structs.replace(LIMITS, least=3, most=3), wanted=0) == [3]
@@ -134,6 +166,7 @@ loads = st.builds(
     ready=st.integers(0, 20),
     coming=st.integers(0, 20),
     tokens_per_s=st.sampled_from([0.0, 10.0, 1_000.0]),
+    used_tokens_per_s=st.sampled_from([0.0, 10.0, 5_000.0]),
     startup_s=st.sampled_from([0.0, 5.0, 90.0]),
 )
 histories = st.lists(st.tuples(loads, st.floats(0.1, 20)), max_size=30)
@@ -203,9 +236,9 @@ def test_noise_of_a_tenth_never_turns_the_number_round(mean, noise, startup_s, w
 @given(histories, limits)
 def test_without_work_it_ends_at_the_least(history, bounds):
     state, now_s = after(history, bounds)
-    last_s = now_s + 2 * bounds.cooldown_s + 2
+    last_s = now_s + 2 * bounds.cooldown_s + 1_000  # the average of what was used is long gone
     while now_s < last_s:
-        now_s += bounds.cooldown_s / 4
+        now_s += max(1.0, bounds.cooldown_s / 4)
         state = decide(Load(), state, bounds, now_s)
     assert state.wanted == bounds.least
 

@@ -50,6 +50,12 @@ def test_an_idle_worker_says_nothing():
     assert noted([row(0, running=0)], [row(5, 50, running=0)]).tokens_per_s == 0
 
 
+def test_what_is_in_use_is_what_all_generate_now():
+    tables = [row(0, name="a"), row(0, name="b", running=1)], [row(1, 100, name="a"), row(1, 10, name="b", running=1)]
+    assert noted(*tables).used_tokens_per_s == 110
+    assert noted(*tables, [row(2, 100, name="a", running=0)]).used_tokens_per_s == 0
+
+
 def test_the_mean_of_workers_counts_and_outlives_them():
     speeds = noted([row(0, name="a"), row(0, name="b")], [row(1, 100, name="a"), row(1, 300, name="b")])
     assert speeds.tokens_per_s == 200

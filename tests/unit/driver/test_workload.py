@@ -1,5 +1,6 @@
 from broker.records import Backlog, JobBacklog, Session
 from driver.detector import DetectorLimits
+from driver.speeds import Speeds
 from driver.workload import Workload, load_of, tokens_by_model, workload
 
 
@@ -49,9 +50,14 @@ def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
         row("f", beat_age_s=60.0),
     ]
     work = Workload(requests=2.4, tokens=240.0, length_ratio=0.5)
-    load = load_of(work, rows, DetectorLimits(), tokens_per_s=7.0, startup_s=3.0)
+    speeds = Speeds()
+    speeds.note([row("a", running=1, beat_ms=1_000)])
+    speeds.note([row("a", running=1, beat_ms=3_000, generated_tokens=14)])
+    speeds.startup_s = 3.0
+    load = load_of(work, rows, DetectorLimits(), speeds)
     assert (load.pending_requests, load.pending_tokens, load.inflight_tokens) == (2, 240.0, 750.0)
-    assert (load.ready, load.coming, load.tokens_per_s, load.startup_s) == (1, 1, 7.0, 3.0)
+    assert (load.ready, load.coming) == (1, 1)
+    assert (load.tokens_per_s, load.used_tokens_per_s, load.startup_s) == (7.0, 7.0, 3.0)
 
 
 def test_what_waits_for_a_model_is_counted_for_those_that_name_one():
