@@ -40,7 +40,7 @@ class Backlogs:
 
 
 def _backlog(model: str, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
-    known = [int(cost) for cost in costs if cost]
+    known = [int(cost.split()[0]) for cost in costs if cost]
     done, completion_tokens = (int(value or 0) for value in record)
     mean = sum(known) / len(known) if known else 0.0
     return JobBacklog(model=model, requests=requests, mean_cost=mean, done=done, completion_tokens=completion_tokens)

@@ -51,11 +51,12 @@ class Ledger:
         deadline_s: float | None = None,
         user: str = "",
         announced: tuple[int, int] = (0, 0),
+        weight: float = 1.0,
     ) -> int:
         """Add requests at `offset` of a job, creating it at offset 0; `last` seals it. Returns requests so far.
 
-        `deadline_s` is seconds from the creation of the job. `announced` requests and tokens, if given at the creation,
-        are what the whole job will have: it is admitted as a whole, and its runs then have their room.
+        The other options count at the creation of the job; `deadline_s` is seconds from then. `announced` requests and
+        tokens are what the whole job will have: it is admitted as a whole, and its runs then have their room.
 
         Raises:
             JobNotFoundError: the job is unknown, or sealed with fewer requests.
@@ -63,9 +64,9 @@ class Ledger:
         """
         job = self._keys.job(job_id)
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
-        args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced]
+        args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced, weight]
         for request in requests:
-            args += [codec.encode(request), request.estimated_tokens(), digest(request)]
+            args += [codec.encode(request), _costs(request), digest(request)]
         keys = [
             job.record,
             job.requests,
@@ -115,8 +116,11 @@ class Ledger:
         indices: Sequence[int],
         *,
         isolated: bool = False,
+        tokens: Sequence[int] = (),
     ) -> int:
         """Give pending requests to a session as one batch. Returns how many still were pending (0: no batch).
+
+        `tokens` is what each is expected to occupy; without it, all that it may.
 
         Raises:
             NotLeaderError: `token` does not hold the lead.
@@ -134,7 +138,9 @@ class Ledger:
             job.costs,
             self._keys.waiting,
         ]
-        args = [token, session_id, batch_id, job_id, int(isolated), *indices]
+        args: list[Any] = [token, session_id, batch_id, job_id, int(isolated)]
+        for index, expected in zip(indices, tokens or [""] * len(indices), strict=True):
+            args += [index, expected]
         assigned = int(self._scripts.run("assign", keys, args))
         if assigned == -1:
             raise NotLeaderError
@@ -320,6 +326,11 @@ def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> Cl
         attempts=int(attempts),
         generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
     )
+
+
+def _costs(request: Request) -> str:
+    prompt_tokens = request.params.n * request.estimated_prompt_tokens()
+    return f"{request.estimated_tokens()} {prompt_tokens} {request.prefix_key()}"
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

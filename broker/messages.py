@@ -7,12 +7,17 @@ OpenAI and vLLM. Every message validates itself when it is built, on either side
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, cast
+from zlib import crc32
 
 import msgspec
 
 from broker.content import joined_text
 from broker.errors import InvalidRequestError, UnsupportedParameterError
 from broker.parameters import TOKEN_LIMIT, SamplingParams, is_text, shown
+
+# How much of a beginning prompts must share before it is worth to keep them together.
+PREFIX_CHARACTERS = 256
+PREFIX_TOKENS = 64
 
 
 class FinishReason(StrEnum):
@@ -123,6 +128,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def estimated_tokens(self) -> int:
         """What the request may occupy: estimated prompt plus `max_tokens`, in tokens, for each of its `n` texts."""
         return self.params.n * (self.estimated_prompt_tokens() + self.params.max_tokens)
+
+    def prefix_key(self) -> int:
+        """A number that prompts with the same beginning (system message, or first characters) share; 0 if it is short.
+
+        Which worker has read that beginning before is all that it decides.
+        """
+        if self.input_ids is not None:
+            start = ",".join(map(str, self.input_ids[:PREFIX_TOKENS])) if len(self.input_ids) >= PREFIX_TOKENS else ""
+        elif self.prompt is not None:
+            start = self.prompt[:PREFIX_CHARACTERS]
+        else:
+            start = self.messages[0].content if self.messages else ""
+        if self.input_ids is None and len(start) < PREFIX_CHARACTERS:
+            return 0
+        return crc32(start.encode()) if start else 0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

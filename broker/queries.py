@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -12,9 +12,21 @@ from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Request
-from broker.records import BatchRecord, JobRecord, Load, PendingRequest, Policy, QuarantinedRequest, Sharing, WaitingJob
+from broker.records import (
+    BatchRecord,
+    JobFront,
+    JobRecord,
+    Load,
+    PendingRequest,
+    Policy,
+    QuarantinedRequest,
+    Sharing,
+    WaitingJob,
+)
 
 logger = logging.getLogger(__name__)
+
+COUNTERS = ("done", "failed", "shared", "cached", "completion_tokens")
 
 RecordT = TypeVar("RecordT")
 
@@ -47,12 +59,23 @@ class Queries:
             records = self._hashes([self._keys.job(job_id).record for job_id in ids])
         return _readable(JobRecord, records)
 
-    def waiting_jobs(self) -> list[WaitingJob]:
-        """Jobs that have pending requests, in the order in which they are served: priority, then age."""
+    def waiting_jobs(self, known: Mapping[str, WaitingJob] | None = None) -> list[WaitingJob]:
+        """Jobs that have pending requests, by priority and then by age.
+
+        What is `known` from an earlier call, by job id, is not read again: it never changes.
+        """
+        known = known or {}
         with broker_errors(self._url):
             members = self._redis.zrange(self._keys.waiting, 0, -1)
-        parts = (member.decode().partition(" ") for member in members)
-        return [WaitingJob(id=job_id, model=model) for job_id, _, model in parts]
+            ids = [member.decode().partition(" ")[0] for member in members]
+            pipeline = self._redis.pipeline(transaction=False)
+            unknown = [job_id for job_id in ids if job_id not in known]
+            for job_id in unknown:
+                pipeline.hmget(self._keys.job(job_id).record, WaitingJob.__struct_fields__)
+            rows = pipeline.execute() if unknown else []
+        records = [dict(zip(WaitingJob.__struct_fields__, row, strict=True)) for row in rows]
+        found = {job.id: job for job in _readable(WaitingJob, [_given(record) for record in records])}
+        return [job for job_id in ids if (job := known.get(job_id) or found.get(job_id))]
 
     def stopping_jobs(self, now_ms: int) -> set[str]:
         """Jobs that are cancelled or past their deadline: what waits in them must not run."""
@@ -61,22 +84,27 @@ class Queries:
 
     def pending(self, job_id: str, limit: int) -> tuple[PendingRequest, ...]:
         """The job's first pending requests, in order, at most `limit`."""
-        return self.pending_of([job_id], limit)[0]
+        return self.fronts([job_id], limit)[0].pending
 
-    def pending_of(self, job_ids: Sequence[str], limit: int) -> list[tuple[PendingRequest, ...]]:
-        """For each job its first pending requests, in order, at most `limit`; two round trips in all."""
+    def fronts(self, job_ids: Sequence[str], limit: int) -> list[JobFront]:
+        """Each job's first pending requests, in order, at most `limit`, and its counters; two round trips in all."""
         keys = [self._keys.job(job_id) for job_id in job_ids]
         with broker_errors(self._url):
             pipeline = self._redis.pipeline(transaction=False)
             for job in keys:
                 pipeline.zrange(job.pending, 0, limit - 1)
+                pipeline.zcard(job.pending)
+                pipeline.hmget(job.record, COUNTERS)
             found = pipeline.execute()
-            for job, indices in zip(keys, found, strict=True):
+            for job, indices in zip(keys, found[::3], strict=True):
                 pipeline.hmget(job.costs, indices or [0])
                 pipeline.hmget(job.attempts, indices or [0])
             replies = pipeline.execute()
-        rows = zip(found, replies[::2], replies[1::2], strict=True)
-        return [_pending(indices, costs, attempts) for indices, costs, attempts in rows]
+        rows = zip(found[::3], found[1::3], found[2::3], replies[::2], replies[1::2], strict=True)
+        return [
+            _front(_pending(indices, costs, attempts), backlog, counters)
+            for indices, backlog, counters, costs, attempts in rows
+        ]
 
     def pending_count(self, job_id: str) -> int:
         """How many of the job's requests wait for a worker."""
@@ -184,9 +212,23 @@ def _pending(
     indices: list[bytes], costs: list[bytes | None], attempts: list[bytes | None]
 ) -> tuple[PendingRequest, ...]:
     rows = zip(indices, costs, attempts, strict=False)  # one None for a job that has nothing pending
-    return tuple(
-        PendingRequest(index=int(index), cost=int(cost or 0), attempts=int(tries or 0)) for index, cost, tries in rows
-    )
+    return tuple(_pending_request(int(index), cost or b"0", int(tries or 0)) for index, cost, tries in rows)
+
+
+def _front(pending: tuple[PendingRequest, ...], backlog: int, counters: list[bytes | None]) -> JobFront:
+    # What was copied from an identical request took no tokens, and says nothing of lengths.
+    done, failed, shared, cached, tokens = (int(count or 0) for count in counters)
+    answered = max(done - failed - shared - cached, 0)
+    return JobFront(pending=pending, backlog=backlog, answered=answered, output_tokens=tokens)
+
+
+def _pending_request(index: int, costs: bytes, attempts: int) -> PendingRequest:
+    cost, prompt_tokens, prefix = (*map(int, costs.split()), 0, 0)[:3]
+    return PendingRequest(index=index, cost=cost, attempts=attempts, prompt_tokens=prompt_tokens, prefix=prefix)
+
+
+def _given(record: dict[str, bytes | None]) -> dict[bytes, bytes]:
+    return {name.encode(): value for name, value in record.items() if value is not None}
 
 
 def _readable(kind: type[RecordT], hashes: list[dict[bytes, bytes]]) -> list[RecordT]:

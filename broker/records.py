@@ -25,11 +25,12 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int
     deadline_ms: int = 0  # 0 for none
     cancelled: bool = False
-    user: str = ""
+    user: str = ""  # whose limits count, and whose share of the workers it uses
     shared: int = 0  # requests that got the output of an identical one of the job
     cached: int = 0  # requests that got the output of an identical one of another job
     saved_prompt_tokens: int = 0  # of these outputs; the tokens above were read and generated for this job
     saved_completion_tokens: int = 0
+    weight: float = 1.0  # of the user's share, beside the user's other jobs
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +82,29 @@ class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     cost: int
     attempts: int = 0
+    prompt_tokens: int = 0  # of the cost
+    prefix: int = 0  # a number for how a long prompt begins; 0 for a short one
 
 
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that has pending requests, and the model that they ask for ("" for any)."""
+    """A job that has pending requests, and what never changes of it. An empty model means any."""
 
     id: str
     model: str
+    priority: int = 0
+    user: str = ""
+    weight: float = 1.0
+    created_ms: int = 0
+    deadline_ms: int = 0  # 0 for none
+
+
+class JobFront(msgspec.Struct, frozen=True, kw_only=True):
+    """The first pending requests of a job, and where the job stands."""
+
+    pending: tuple[PendingRequest, ...] = ()
+    backlog: int = 0  # all that are pending
+    answered: int = 0  # requests that have a text
+    output_tokens: int = 0  # of all their texts
 
 
 class JobBacklog(msgspec.Struct, frozen=True, kw_only=True):

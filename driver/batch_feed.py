@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from broker.errors import JobNotFoundError, QueueFullError, StokerError
 from broker.messages import Output
 from broker.patience import Patience
@@ -18,14 +20,29 @@ logger = logging.getLogger("stoker")
 TOUCH_S = 60.0  # well below the time after which the driver takes the client of an open job for gone
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """In which class jobs wait, and whose share of the workers they use."""
+
+    priority: int = 0
+    user: str = ""
+
+
 class BatchFeed:
     """Lines of one model on their way through the ledger. It waits out an outage of Redis.
 
     If the job is gone, or was sealed by somebody else, a new one is begun for the lines that have no answer yet.
     """
 
-    def __init__(self, client: Client, model: str, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: Client,
+        model: str,
+        share: Share | None = None,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.model = model
+        self._share = share or Share()
         self.waiting: dict[int, BatchLine] = {}
         self.held: list[BatchLine] = []  # there was no room for them yet
         self.full: QueueFullError | None = None  # why not
@@ -119,5 +136,12 @@ class BatchFeed:
 
     def _open_job(self) -> None:
         self._touched_s = self._now_s()
-        self._feed = JobFeed(self._client.store.ledger, str(uuid.uuid4()), self.model, insist=self._insist)
+        self._feed = JobFeed(
+            self._client.store.ledger,
+            str(uuid.uuid4()),
+            self.model,
+            priority=self._share.priority,
+            user=self._share.user,
+            insist=self._insist,
+        )
         self._stream = self._client.store.outputs(self._feed.job_id)

@@ -16,7 +16,7 @@ import msgspec
 from broker.errors import BrokerError, ExceedsLimitError, StokerError
 from broker.messages import Output, OutputSource
 from broker.patience import Patience
-from driver.batch_feed import BatchFeed
+from driver.batch_feed import BatchFeed, Share
 from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
 from driver.client import Client
 
@@ -51,6 +51,7 @@ class BatchRun:
         *,
         model: str = "",
         served: frozenset[str] | None = None,
+        share: Share | None = None,
         window: int = WINDOW,
         report: Callable[[BatchProgress], None] = lambda _: None,
     ) -> None:
@@ -60,6 +61,7 @@ class BatchRun:
         self._results = results
         self._model = model
         self._served = served
+        self._share = share or Share()
         self._window = window
         self._report = report
         self._feeds: dict[str, BatchFeed] = {}
@@ -128,7 +130,7 @@ class BatchRun:
                 by_model.setdefault(self._model or item.model or "", []).append(item)
         for model in by_model:
             if model not in self._feeds:
-                self._feeds[model] = BatchFeed(self._client, model)
+                self._feeds[model] = BatchFeed(self._client, model, self._share)
         for model, feed in self._feeds.items():
             self._add(feed, by_model.get(model, []))
 

@@ -29,8 +29,11 @@ from driver.job import Job
 from driver.room import Room
 from driver.window import WINDOW, WindowedOutputs
 
+PRIORITIES = {"high": 10, "normal": 0, "low": -10}
 PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age
 DEADLINE_LIMIT_S = 10**9
+WEIGHT_LIMIT = 1000.0  # and its inverse
+USER_LIMIT = 200  # characters
 
 # Text, token ids, or chat turns.
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any] | ChatMessage]
@@ -54,19 +57,23 @@ class Client:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         model: str = "",
-        priority: int = 0,
+        priority: int | str = 0,
         deadline: float | None = None,
         user: str = "",
         block: bool = False,
         timeout: float | None = None,
         stream: bool = False,
+        weight: float = 1.0,
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
         `params` is for all prompts, or one for each. `model` "" lets any worker serve them. Requests that are not
-        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far. `user` is whose
-        limits count. With `stream`, the text of all of them can be read as it comes, by `Job.stream`; a `Request` says
-        so itself.
+        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far. With `stream`,
+        the text of all of them can be read as it comes, by `Job.stream`; a `Request` says so itself.
+
+        `priority` is "high" (10), "normal" (0), "low" (-10), or a whole number from -100 to 100. Among jobs of one
+        priority each `user` has an equal share of the workers, and each job of a user one by its `weight`
+        (docs/scheduling.md); `user` is also whose limits count.
 
         Where limits are set, the job is taken as a whole or refused; with `block`, requests go in as there is room
         for them, and this waits for it, up to `timeout` seconds in all.
@@ -78,7 +85,15 @@ class Client:
             ExceedsLimitError: the job, or with `block` one request, is larger than a limit.
         """
         requests = as_requests(prompts, params, stream=stream)
-        feed = self.open_job(model=model, priority=priority, deadline=deadline, user=user, block=block, timeout=timeout)
+        feed = self.open_job(
+            model=model,
+            priority=priority,
+            deadline=deadline,
+            user=user,
+            block=block,
+            timeout=timeout,
+            weight=weight,
+        )
         try:
             feed.add_and_seal(requests)
         except (QueueFullError, ExceedsLimitError):
@@ -91,11 +106,12 @@ class Client:
         self,
         *,
         model: str = "",
-        priority: int = 0,
+        priority: int | str = 0,
         deadline: float | None = None,
         user: str = "",
         block: bool = True,
         timeout: float | None = None,
+        weight: float = 1.0,
     ) -> JobFeed:
         """A new job to which requests are added bit by bit; seal it at the end.
 
@@ -105,15 +121,16 @@ class Client:
         Raises:
             InvalidRequestError: an option is not what it should be.
         """
-        _refuse_wrong_options(model, priority, deadline, user)
+        _refuse_wrong_options(model, deadline, user, weight)
         Deadline(timeout)  # refuses what is no number
         return JobFeed(
             self.store.ledger,
             str(uuid.uuid4()),
             model,
-            priority=priority,
+            priority=priority_number(priority),
             deadline_s=deadline,
             user=user,
+            weight=float(weight),
             room=Room(timeout) if block else None,
         )
 
@@ -123,10 +140,11 @@ class Client:
         params: SamplingParams | None = None,
         *,
         model: str = "",
-        priority: int = 0,
+        priority: int | str = 0,
         user: str = "",
         window: int = WINDOW,
         timeout: float | None = None,
+        weight: float = 1.0,
     ) -> Iterator[Output]:
         """Outputs of any number of prompts, each as soon as it is there; `index` is its prompt's place, from 0.
 
@@ -142,7 +160,7 @@ class Client:
         """
         if type(window) is not int or window < 1:
             raise InvalidRequestError(f"window must be a whole number above 0, not {shown(window)}")
-        feed = self.open_job(model=model, priority=priority, user=user, block=False)
+        feed = self.open_job(model=model, priority=priority, user=user, block=False, weight=weight)
         outputs = WindowedOutputs(feed, self.store.outputs(feed.job_id), _one_by_one(prompts, params), window=window)
         return self._run(feed, outputs, timeout)
 
@@ -230,17 +248,30 @@ def as_requests(
     return [_checked(prompt, own, place, stream=stream) for place, (prompt, own) in enumerate(pairs)]
 
 
-def _refuse_wrong_options(model: Any, priority: Any, deadline: Any, user: Any = "") -> None:
+def priority_number(priority: Any) -> int:
+    """A priority by name or number, as a number.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    number = PRIORITIES.get(priority) if isinstance(priority, str) else priority
+    if type(number) is not int or abs(number) > PRIORITY_LIMIT:
+        raise InvalidRequestError(
+            f"priority must be {', '.join(PRIORITIES)} or a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, "
+            f"not {shown(priority)}"
+        )
+    return number
+
+
+def _refuse_wrong_options(model: Any, deadline: Any, user: Any, weight: Any) -> None:
     """What the ledger could not give back as it was must not get in: every driver would stumble over it."""
     if not is_text(model):
         raise InvalidRequestError(f"model must be a name, not {shown(model)}")
-    if not is_text(user):
-        raise InvalidRequestError(f"user must be a name, not {shown(user)}")
-    if type(priority) is not int or abs(priority) > PRIORITY_LIMIT:
-        raise InvalidRequestError(
-            f"priority must be a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {shown(priority)}"
-        )
-    # The range check refuses NaN too.
+    if not is_text(user) or len(user) > USER_LIMIT:
+        raise InvalidRequestError(f"user must be a name of at most {USER_LIMIT} characters, not {shown(user)}")
+    # The range checks refuse NaN too.
+    if type(weight) not in (int, float) or not 1 / WEIGHT_LIMIT <= weight <= WEIGHT_LIMIT:
+        raise InvalidRequestError(f"weight must be from {1 / WEIGHT_LIMIT:g} to {WEIGHT_LIMIT:g}, not {shown(weight)}")
     if deadline is not None and (type(deadline) not in (int, float) or not 0 < deadline <= DEADLINE_LIMIT_S):
         raise InvalidRequestError(
             f"deadline must be above 0 and at most {DEADLINE_LIMIT_S} seconds, not {shown(deadline)}"

@@ -27,6 +27,7 @@ class JobFeed:
         priority: int = 0,
         deadline_s: float | None = None,
         user: str = "",
+        weight: float = 1.0,
         insist: Patience | None = None,
         room: Room | None = None,
     ) -> None:
@@ -36,6 +37,7 @@ class JobFeed:
         self._priority = priority
         self._deadline_s = deadline_s
         self._user = user
+        self._weight = weight
         self._insist = insist or Patience(limit_s=0.0)
         self._room = room
         self.job_id = job_id
@@ -151,6 +153,7 @@ class JobFeed:
                 priority=self._priority,
                 deadline_s=self._deadline_s,
                 user=self._user,
+                weight=self._weight,
                 announced=announced,
             )
         )

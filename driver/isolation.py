@@ -11,7 +11,7 @@ from math import ceil, isqrt
 import msgspec
 
 from broker.records import PendingRequest
-from driver.snapshot import Assignment, JobView, WorkerView, assignment
+from driver.snapshot import Assignment, JobView, WorkerView
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,15 +35,18 @@ def isolate(jobs: Sequence[JobView], workers: Sequence[WorkerView], max_attempts
     reserved: set[str] = set()
     others_wait = any(request.attempts == 0 for job in jobs for request in job.pending)
     for job in jobs:
+        suspects = suspects_of(job)
+        if not suspects:
+            continue
         able = sorted((w for w in workers if w.serves(job.model)), key=lambda w: (w.in_hand, w.worker))
         free = [worker for worker in able if not worker.isolated and worker.session_id not in reserved]
         limit = max(1, len(able) // 2) if others_wait else len(able)
         room = max(0, limit - (len(able) - len(free)))
-        batches = suspect_batches(suspects_of(job), max_attempts)
+        batches = suspect_batches(suspects, max_attempts)
         for worker, batch in zip(free[:room], batches, strict=False):
             reserved.add(worker.session_id)
             if worker.in_hand == 0:
-                assignments.append(assignment(worker, job.id, batch, isolated=True))
+                assignments.append(_alone(worker, job.id, batch))
     return Isolation(assignments=tuple(assignments), reserved=frozenset(reserved))
 
 
@@ -54,3 +57,14 @@ def suspect_batches(suspects: Sequence[PendingRequest], max_attempts: int) -> li
     size = max(1, isqrt(len(others)))
     count = ceil(len(others) / size)
     return [(request,) for request in last] + [tuple(others[i * size : (i + 1) * size]) for i in range(count)]
+
+
+def _alone(worker: WorkerView, job_id: str, batch: tuple[PendingRequest, ...]) -> Assignment:
+    return Assignment(
+        session_id=worker.session_id,
+        worker=worker.worker,
+        job_id=job_id,
+        indices=tuple(request.index for request in batch),
+        tokens=tuple(request.cost for request in batch),
+        isolated=True,
+    )

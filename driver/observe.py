@@ -1,56 +1,101 @@
 """Reads the ledger and the heartbeat table into the snapshot that the policies decide by."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from broker.messages import WorkerState
-from broker.queries import Queries
-from broker.records import Session, WaitingJob
+from broker.records import JobFront, Session, WaitingJob
+from driver.batching import LOOKAHEAD
 from driver.detector import DetectorLimits, Verdict, judge
+from driver.estimates import Lengths, WorkerSpeeds
 from driver.snapshot import JobView, Snapshot, WorkerView
 
 # Beyond what it runs, a worker holds this share of its slots, so that a free slot is refilled without a round trip.
 WINDOW = 0.25
 SUSPECT_WINDOW = 256  # suspects stand at the front of the queue; look past them
-MAX_PENDING_READ = 4096  # of one job in one tick
-MAX_PAGE = 64  # jobs read together; the first pages are smaller, as one large job often fills all room
+MAX_PENDING_READ = 4096  # of one job in one round
+MAX_PAGE = 64  # jobs read together
 
 
-def worker_views(sessions: Sequence[Session], limits: DetectorLimits) -> tuple[WorkerView, ...]:
+class Fronts(Protocol):
+    """Where the fronts of jobs are read: the ledger, or a simulation of it."""
+
+    def fronts(self, job_ids: Sequence[str], limit: int) -> list[JobFront]:
+        """Each job's first pending requests, at most `limit`, and its counters."""
+        ...
+
+
+def worker_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: WorkerSpeeds) -> tuple[WorkerView, ...]:
     """The workers that may get work now."""
     return tuple(
-        _worker_view(session)
+        _worker_view(session, speeds.speed(session))
         for session in sessions
         if session.state == WorkerState.READY and not session.drain and judge(session, limits) is Verdict.ALIVE
     )
 
 
-def observe(queries: Queries, waiting: Sequence[WaitingJob], workers: tuple[WorkerView, ...]) -> Snapshot:
-    """The first of the waiting jobs that these workers serve, as far as the workers' room goes."""
+def observe(
+    ledger: Fronts, ranked: Sequence[tuple[WaitingJob, int]], workers: tuple[WorkerView, ...], lengths: Lengths
+) -> Snapshot:
+    """The first of the waiting jobs, in their order, that these workers serve, as far as the workers' room goes.
+
+    Of each job twice its even share of the room is read, and enough to find requests that are alike.
+    """
     models = {worker.model for worker in workers}
-    served = [job for job in waiting if job.model in models or (workers and not job.model)]
+    served = [(job, level) for job, level in ranked if job.model in models or (workers and not job.model)]
     room = sum(max(worker.free_slots, 0) for worker in workers)
     views: list[JobView] = []
-    start, size = 0, 1
+    start = 0
     while room > 0 and start < len(served):
-        page = served[start : start + size]
-        start, size = start + size, min(2 * size, MAX_PAGE)
-        limit = min(room + SUSPECT_WINDOW, MAX_PENDING_READ)
-        for job, pending in zip(page, queries.pending_of([job.id for job in page], limit), strict=True):
-            if pending:
-                views.append(JobView(id=job.id, model=job.model, pending=pending))
-                room -= sum(request.attempts == 0 for request in pending)
-    return Snapshot(jobs=tuple(views), workers=workers)
+        page = served[start : start + MAX_PAGE]
+        start += len(page)
+        limit = min(max(2 * room // len(page), LOOKAHEAD), MAX_PENDING_READ)
+        for job_view in _read(ledger, page, limit, lengths):
+            views.append(job_view)
+            room -= sum(request.attempts == 0 for request in job_view.pending)
+    return Snapshot(jobs=tuple(views), workers=workers, more_jobs=start < len(served))
 
 
-def _worker_view(session: Session) -> WorkerView:
-    slots = session.slots + max(1, int(session.slots * WINDOW))
+def _read(ledger: Fronts, page: Sequence[tuple[WaitingJob, int]], limit: int, lengths: Lengths) -> list[JobView]:
+    fronts = ledger.fronts([job.id for job, _ in page], limit)
+    # A front of nothing but suspects hides what else there is.
+    hidden = [place for place, front in enumerate(fronts) if front.pending and front.pending[-1].attempts]
+    if hidden:
+        for place, front in zip(hidden, _deeper(ledger, page, hidden, limit), strict=True):
+            fronts[place] = front
+    return [
+        JobView(
+            job=job,
+            level=level,
+            pending=front.pending,
+            backlog=front.backlog,
+            mean_output=lengths.note(job.id, job.model, front),
+        )
+        for (job, level), front in zip(page, fronts, strict=True)
+        if front.pending
+    ]
+
+
+def _deeper(
+    ledger: Fronts, page: Sequence[tuple[WaitingJob, int]], places: Sequence[int], limit: int
+) -> list[JobFront]:
+    return ledger.fronts([page[place][0].id for place in places], limit + SUSPECT_WINDOW)
+
+
+def _worker_view(session: Session, speed: float) -> WorkerView:
+    window = max(1, int(session.slots * WINDOW))
+    idle = session.slots - session.inhand_requests if session.inhand_tokens < session.kv_tokens else 0
     return WorkerView(
         session_id=session.id,
         worker=session.worker,
         model=session.model,
-        free_slots=slots - session.inhand_requests,
+        free_slots=session.slots + window - session.inhand_requests,
         free_tokens=int(session.kv_tokens * (1 + WINDOW)) - session.inhand_tokens,
         free_batches=session.max_batches - session.batches,
+        idle_slots=max(idle, 0),
+        slots=max(session.slots, 1),
         in_hand=session.inhand_requests,
+        tokens_in_hand=session.inhand_tokens,
+        speed=speed,
         isolated=session.isolated > 0,
     )

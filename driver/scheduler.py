@@ -1,47 +1,81 @@
 """The driver's level of scheduling: which requests form the next batch, and which worker gets it. Pure.
 
-Jobs are served first come, first served. Each batch goes to the worker with the most room, and none is larger than an
-even share of its job, so that every worker has work and all finish together. Work is assigned only while a worker has
-room: what waits, waits in the ledger, where cancellations and deaths still act on it. Requests that were part of a
-worker's death run apart from the others (`isolation`).
+One round is a short loop: whose turn is it (`fairness`), which worker is best for its next request (`placement`), which
+requests go there together (`batching`). It ends when no worker has room for anybody. Work is assigned only while a
+worker has room: what waits, waits in the ledger, where priorities, shares, cancellations and deaths still act on it.
+Requests that were part of a worker's death run apart from the others (`isolation`).
 """
 
-from collections.abc import Iterator
-from math import ceil
+from collections.abc import Iterable
 
 import msgspec
 
-from driver.batching import take_batch
+from driver.batching import Batch, Front
+from driver.estimates import probable_tokens
+from driver.fairness import Fairness, Turns
 from driver.isolation import isolate
-from driver.placement import choose_worker
-from driver.snapshot import Assignment, JobView, Snapshot, WorkerView, assignment
+from driver.placement import Demand, Memory, Place, Room
+from driver.snapshot import Assignment, JobView, Snapshot, WorkerView
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest batch, in requests and in estimated tokens, and how often a request may be tried."""
+    """The largest batch, in requests and in expected tokens; the longest wait for one to fill, in seconds.
+
+    And how often a request may be tried.
+    """
 
     requests: int
     tokens: int
+    max_batch_delay: float = 0.0
     max_attempts: int = 3
 
 
-def schedule(snapshot: Snapshot, limits: BatchLimits) -> tuple[Assignment, ...]:
-    """Assign pending requests to workers until either runs out."""
+def schedule(
+    snapshot: Snapshot, fairness: Fairness, memory: Memory, limits: BatchLimits, now_s: float
+) -> tuple[Assignment, ...]:
+    """Assign pending requests to workers until either runs out. `fairness` and `memory` learn what was decided."""
     apart = isolate(snapshot.jobs, snapshot.workers, limits.max_attempts)
-    workers = {w.session_id: w for w in snapshot.workers if w.session_id not in apart.reserved}
-    served = (decision for job in snapshot.jobs for decision in _serve(job, workers, limits))
-    return (*apart.assignments, *served)
+    workers = [worker for worker in snapshot.workers if worker.session_id not in apart.reserved]
+    room = Room(workers, _demand(snapshot), memory, now_s=now_s, max_batch_delay_s=limits.max_batch_delay)
+    turns = Turns(fairness, [(job.job, job.level) for job in snapshot.jobs], now_s)
+    fronts = {job.id: Front(job) for job in snapshot.jobs}
+    decided = list(apart.assignments)
+    while (job := turns.next()) is not None:
+        front = fronts[job.id]
+        place = None if front.is_empty else room.choose(job.model, front.prefix)
+        if place is None:
+            turns.leave()
+            continue
+        batch = front.take(min(limits.requests, place.free), min(limits.tokens, place.free_tokens))
+        room.fill(place, batch)
+        turns.give(batch.tokens)
+        decided.append(_assignment(place, job.id, batch))
+    return tuple(decided)
 
 
-def _serve(job: JobView, workers: dict[str, WorkerView], limits: BatchLimits) -> Iterator[Assignment]:
-    """Assignments of one job's unsuspected requests; `workers` lose the room that they fill."""
-    pending = tuple(request for request in job.pending if request.attempts == 0)
-    able = sum(worker.serves(job.model) for worker in workers.values())
-    share = ceil(len(pending) / max(able, 1))
-    while pending and (worker := choose_worker(workers.values(), job.model)):
-        size = min(limits.requests, share, worker.free_slots)
-        batch = take_batch(pending, size, min(limits.tokens, worker.free_tokens))
-        pending = pending[len(batch) :]
-        tokens = sum(request.cost for request in batch)
-        workers[worker.session_id] = worker.with_batch(len(batch), tokens)
-        yield assignment(worker, job.id, batch, isolated=False)
+def _demand(snapshot: Snapshot) -> dict[str, Demand]:
+    """What waits for each model that workers serve; without bound if there are jobs that the snapshot does not show."""
+    more = float("inf") if snapshot.more_jobs else 0.0
+    return {model: _demand_for(model, snapshot.jobs, more) for model in _models(snapshot.workers)}
+
+
+def _demand_for(model: str, jobs: Iterable[JobView], more: float) -> Demand:
+    wanting = [(max(job.backlog, len(job.pending)), job) for job in jobs if job.model in ("", model)]
+    return Demand(
+        requests=more + sum(count for count, _ in wanting),
+        tokens=sum(count * probable_tokens(job) for count, job in wanting),
+    )
+
+
+def _models(workers: Iterable[WorkerView]) -> set[str]:
+    return {worker.model for worker in workers}
+
+
+def _assignment(place: Place, job_id: str, batch: Batch) -> Assignment:
+    return Assignment(
+        session_id=place.view.session_id,
+        worker=place.view.worker,
+        job_id=job_id,
+        indices=tuple(request.index for request in batch.requests),
+        tokens=batch.expected,
+    )

@@ -11,14 +11,16 @@ from broker.celery_app import create_app, send_batch
 from broker.clock import Clock
 from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
+from broker.records import WaitingJob
 from broker.store import Store
 from driver.capacity import Capacity
 from driver.detector import DetectorLimits
-from driver.observe import observe, worker_views
-from driver.reconcile import Reconciler
+from driver.ending import end_pending
+from driver.planner import Planner
+from driver.reconcile import PAGES_PER_PASS, Reconciler
 from driver.recovery import Recovery
 from driver.scalers.base import Scaler
-from driver.scheduler import BatchLimits, schedule
+from driver.scheduler import BatchLimits
 from driver.settings import DriverSettings
 from driver.snapshot import Assignment, WorkerView
 
@@ -38,17 +40,22 @@ class DriverService:
         self._clock = clock
         self._app: Celery = create_app(store.settings)
         self._leadership = store.leadership(uuid.uuid4().hex, LEASE_S)
-        self._limits = BatchLimits(
-            requests=settings.batch_size,
-            tokens=settings.batch_tokens,
-            max_attempts=store.settings.max_attempts,
-        )
         self._detector = DetectorLimits(
             heartbeat_interval=store.settings.heartbeat_interval,
             heartbeat_timeout=store.settings.heartbeat_timeout,
             failure_threshold=settings.failure_threshold,
             stall_timeout=settings.stall_timeout,
         )
+        limits = BatchLimits(
+            requests=settings.batch_size,
+            tokens=settings.batch_tokens,
+            max_batch_delay=settings.max_batch_delay,
+            max_attempts=store.settings.max_attempts,
+        )
+        self._planner = Planner(
+            limits, self._detector, ageing_s=settings.ageing, user_weights=settings.weights_of_users
+        )
+        self._waiting: dict[str, WaitingJob] = {}  # as of the last round
         self._recovery = Recovery(store, self._detector)
         self._reconciler = Reconciler(store, self._app)
         self._capacity = Capacity(store, settings, self._detector, clock, scaler)
@@ -124,14 +131,17 @@ class DriverService:
             self._capacity.step(self._leadership.token, sessions)
         if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):
             sessions = self._store.sessions.table()
-        return self._schedule(worker_views(sessions, self._detector), stopping)
+        return self._schedule(self._planner.workers(sessions), stopping, now_ms)
 
-    def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str]) -> int:
+    def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str], now_ms: int) -> int:
         if not any(worker.has_room for worker in workers):
             return 0
-        waiting = [job for job in self._store.queries.waiting_jobs() if job.id not in stopping]
-        snapshot = observe(self._store.queries, waiting, workers)
-        return sum(self._dispatch(assignment) for assignment in schedule(snapshot, self._limits))
+        self._waiting = {job.id: job for job in self._store.queries.waiting_jobs(self._waiting)}
+        waiting = [job for job in self._waiting.values() if job.id not in stopping]
+        plan = self._planner.plan(self._store.queries, workers, waiting, now_ms)
+        for late in plan.late:
+            end_pending(self._store, late.job_id, "deadline_exceeded", late.reason, pages=PAGES_PER_PASS)
+        return sum(self._dispatch(assignment) for assignment in plan.assignments)
 
     def _dispatch(self, assignment: Assignment) -> bool:
         if self._clock.now_s() - self._renewed_s > LEASE_S / 3:
@@ -144,6 +154,7 @@ class DriverService:
             assignment.job_id,
             assignment.indices,
             isolated=assignment.isolated,
+            tokens=assignment.tokens,
         )
         # Dying here leaves a batch that nobody claims; the next leader sends its message again.
         if assigned:

@@ -14,6 +14,7 @@ from broker.records import Policy
 DEFAULT_MODEL = "smollm2-135m"
 ABOVE_ZERO = (
     "schedule_interval",
+    "ageing",
     "worker_monitor_interval",
     "detection_interval",
     "stall_timeout",
@@ -40,6 +41,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     schedule_interval: float = 0.1
     batch_size: int = 32  # requests
     batch_tokens: int = 16_384  # estimated prompt tokens plus max_tokens of a batch
+    max_batch_delay: float = 0.5  # how long a batch for a worker with nothing idle may wait to fill
+    ageing: float = 60.0  # a job that waits unserved rises one priority every so many seconds
+    user_weights: str = ""  # of users' shares, as in alice=2,bob=0.5; 1 for all others
     worker_monitor_interval: float = 5.0
     detection_interval: float = 1.0
     stall_timeout: float = 60.0  # a worker with work in hand and no engine step for so long hangs
@@ -75,6 +79,12 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
             if getattr(self, name) < least
         ]
+        if self.max_batch_delay < 0:
+            problems.append(f"max_batch_delay={self.max_batch_delay:g} must not be negative")
+        try:
+            _user_weights(self.user_weights)
+        except ValueError as error:
+            problems.append(str(error))
         problems += not_finite(self)
         problems += _autoscale_problem(self.autoscale)
         if not self.model:
@@ -85,6 +95,24 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     def policy(self) -> Policy:
         """What this driver sets for everybody while it leads."""
         return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
+
+    @property
+    def weights_of_users(self) -> dict[str, float]:
+        """The weights of users' shares, by user."""
+        return _user_weights(self.user_weights)
+
+
+def _user_weights(text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        user, _, weight = part.rpartition("=")
+        try:
+            weights[user.strip()] = float(weight)
+        except ValueError:
+            raise ValueError(f"user_weights: {part!r} is not user=weight") from None
+        if not 0.001 <= weights[user.strip()] <= 1000:
+            raise ValueError(f"user_weights: {part!r} must have a weight from 0.001 to 1000")
+    return weights
 
 
 def _autoscale_problem(text: str) -> list[str]:

@@ -2,11 +2,15 @@
 
 import msgspec
 
-from broker.records import PendingRequest
+from broker.records import PendingRequest, WaitingJob
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A ready worker and the room it has left, in requests, tokens and batches."""
+    """A ready worker and the room it has left, in requests, tokens and batches.
+
+    `free_slots` and `free_tokens` count a small window beyond what the worker can run at once; what is in the window
+    waits there. `idle_slots` are those of them that would run at once.
+    """
 
     session_id: str
     worker: str
@@ -14,7 +18,11 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     free_slots: int
     free_tokens: int
     free_batches: int
+    idle_slots: int = 0
+    slots: int = 1  # requests that it runs at once
     in_hand: int = 0  # requests
+    tokens_in_hand: int = 0
+    speed: float = 1.0  # tokens per second with all slots in use
     isolated: bool = False  # runs suspects, and nothing else
 
     @property
@@ -22,35 +30,42 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the worker can take one more batch."""
         return not self.isolated and self.free_slots > 0 and self.free_batches > 0 and self.free_tokens > 0
 
+    @property
+    def window(self) -> int:
+        """Requests that may wait at the worker beyond what it runs at once."""
+        return self.in_hand + self.free_slots - self.slots
+
     def serves(self, model: str) -> bool:
         """Whether the worker serves this model ("" for any)."""
         return model in ("", self.model)
 
-    def with_batch(self, requests: int, tokens: int, *, isolated: bool = False) -> "WorkerView":
-        """The worker with one more batch of this size in hand."""
-        return msgspec.structs.replace(
-            self,
-            free_slots=self.free_slots - requests,
-            free_tokens=self.free_tokens - tokens,
-            free_batches=self.free_batches - 1,
-            in_hand=self.in_hand + requests,
-            isolated=isolated,
-        )
-
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with work to do; `pending` is the front of its queue. An empty model means any."""
+    """A job with work to do; `pending` is the front of its queue, `level` its priority class, raised by ageing."""
 
-    id: str
-    model: str
+    job: WaitingJob
     pending: tuple[PendingRequest, ...]
+    level: int = 0
+    backlog: int = 0  # pending requests, the front's among them
+    mean_output: float | None = None  # tokens of a request's texts; None while nothing is known
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def model(self) -> str:
+        """The model that it asks for; "" for any."""
+        return self.job.model
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs in the order in which they are served, and the workers that may serve them."""
+    """Jobs that may be served now, and the workers that may serve them."""
 
     jobs: tuple[JobView, ...]
     workers: tuple[WorkerView, ...]
+    more_jobs: bool = False  # that wait and are not among `jobs`
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +75,5 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     job_id: str
     indices: tuple[int, ...]
+    tokens: tuple[int, ...]  # that each is expected to occupy
     isolated: bool = False
-
-
-def assignment(worker: WorkerView, job_id: str, batch: tuple[PendingRequest, ...], *, isolated: bool) -> Assignment:
-    """The decision to give a batch of a job's requests to a worker."""
-    return Assignment(
-        session_id=worker.session_id,
-        worker=worker.worker,
-        job_id=job_id,
-        indices=tuple(request.index for request in batch),
-        isolated=isolated,
-    )

@@ -6,7 +6,7 @@
 -- KEYS 1 leader  2 session  3 session batches  4 batch  5 batch requests  6 job  7 pending  8 assigned  9 costs
 --      10 waiting
 -- ARGV 1 leader token  2 session id  3 batch id  4 job id  5 isolated (0|1: suspects, alone on their worker)
---      then: request indices
+--      then, for each request: index, tokens that it is expected to occupy ('' for all that it may)
 -- Returns requests assigned (0: none was left, no batch made); -1 not the leader; -2 the session takes no work.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
@@ -16,10 +16,11 @@ if session[1] ~= 'ready' then return -2 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, tokens = 0, 0
-for i = 6, #ARGV do
+for i = 6, #ARGV, 2 do
   local index = ARGV[i]
   if redis.call('ZREM', KEYS[7], index) == 1 then
-    local cost = redis.call('HGET', KEYS[9], index) or '0'
+    local cost = ARGV[i + 1]
+    if cost == '' then cost = string.match(redis.call('HGET', KEYS[9], index) or '0', '^%d+') end
     redis.call('HSET', KEYS[8], index, ARGV[3])
     redis.call('HSET', KEYS[5], index, cost)
     count = count + 1

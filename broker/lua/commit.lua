@@ -91,7 +91,7 @@ for i = 2, #ARGV, 5 do
     dropped = dropped + 1
   else
     redis.call('XADD', KEYS[7], '*', 'o', ARGV[i + 1])
-    settled = settled + (redis.call('HGET', KEYS[3], index) or 0)
+    settled = settled + string.match(redis.call('HGET', KEYS[3], index) or '0', '^%d+')
     redis.call('HDEL', KEYS[2], index)
     redis.call('HDEL', KEYS[3], index)
     redis.call('HDEL', KEYS[5], index)

@@ -14,12 +14,13 @@
 --      20 cache times  21 sharing
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
---      then, for each request: payload, cost in tokens, digest of all that its text follows from ('' for none)
+--      10 weight  then, for each request: payload, costs (tokens that it may occupy, those of them that are its prompt,
+--      and a number for how the prompt begins, parted by spaces), digest of all that its text follows from ('' for none)
 -- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests; when refused
 -- {requests of the run that would fit, limit, its value, counted now, wanted, requests and tokens of whom it is for,
 -- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
-local FIXED = 9
+local FIXED = 10
 local MAX_FOLLOWERS = 50000 -- of one request, so that its commit does not hold up Redis for long
 local SPEED_MEMORY_MS = 30000 -- as in commit
 local time = redis.call('TIME')
@@ -52,7 +53,7 @@ local model = job[6] or ARGV[2]
 local source, cached, leads = {}, {}, {}
 local added, added_tokens, waiting, waiting_tokens = count - known, 0, 0, 0
 for i = known + 1, count do
-  local cost, digest = tonumber(ARGV[FIXED + 3 * i - 1]), ARGV[FIXED + 3 * i]
+  local cost, digest = tonumber(string.match(ARGV[FIXED + 3 * i - 1], '^%d+')), ARGV[FIXED + 3 * i]
   if digest ~= '' and shares then
     local lead = leads[digest] or tonumber(redis.call('HGET', KEYS[14], digest))
     if lead and redis.call('ZCOUNT', KEYS[16], lead, lead) < MAX_FOLLOWERS then source[i] = lead end
@@ -98,7 +99,7 @@ if user and more_requests + more_tokens > 0 then
     while fits < count do
       local from = source[fits + 1]
       if type(from) ~= 'string' then requests = requests + 1 end
-      if not from then tokens = tokens + ARGV[FIXED + 3 * (fits + 1) - 1] end
+      if not from then tokens = tokens + string.match(ARGV[FIXED + 3 * (fits + 1) - 1], '^%d+') end
       if requests - reserved_requests > room[1] or tokens - reserved_tokens > room[2] then break end
       fits = fits + 1
     end
@@ -118,7 +119,7 @@ if is_new then
   if tonumber(ARGV[6]) > 0 then deadline = now + ARGV[6] end
   redis.call('HSET', KEYS[1], 'id', ARGV[1], 'model', ARGV[2], 'priority', ARGV[3], 'state', 'open',
     'submitted', 0, 'done', 0, 'failed', 0, 'dropped', 0, 'prompt_tokens', 0, 'completion_tokens', 0,
-    'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0, 'user', user,
+    'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0, 'user', user, 'weight', ARGV[10],
     'deadline_ms', string.format('%.0f', deadline),
     'place', string.format('%.0f', now - ARGV[3] * 10000000000000))
   redis.call('ZADD', KEYS[5], now, ARGV[1])

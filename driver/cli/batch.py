@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from broker.errors import ConfigurationError
+from driver.batch_feed import Share
 from driver.batch_file import BatchOutput, read_batch
 from driver.batch_run import BatchProgress, BatchRun
 from driver.cli.local import local_driver
-from driver.cli.options import Broker, Engine, LogFolder, Model, Workers
+from driver.cli.options import Broker, Engine, LogFolder, Model, Priority, User, Workers, priority_of
 from driver.cli.progress import BatchBar, count_lines
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client
@@ -25,6 +26,8 @@ def batch(
     local: Annotated[bool, typer.Option("--local", help="Bring a broker, a driver and workers for this run.")] = False,
     workers: Workers = 1,
     model: Model = None,
+    priority: Priority = "normal",
+    user: User = "",
     engine: Engine = None,
     broker: Broker = None,
     log_folder: LogFolder = None,
@@ -37,6 +40,7 @@ def batch(
     if local and broker is not None:
         raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
     _refuse_stream(source)
+    share = Share(priority=priority_of(priority), user=user)
     total = count_lines(source)
     with BatchOutput(source, target, errors) as results:
         if _is_answered(source, results):
@@ -46,11 +50,11 @@ def batch(
         elif local:
             with local_driver(model=model, workers=workers, engine=engine, log_folder=log_folder) as driver:
                 served = frozenset({driver.settings.model})
-                summary = _run(driver.client, source, results, total, model=model or "", served=served)
+                summary = _run(driver.client, source, results, total, model=model or "", served=served, share=share)
         else:
             client = Client(broker)
             client.store.check()
-            summary = _run(client, source, results, total, model=model or "", served=None)
+            summary = _run(client, source, results, total, model=model or "", served=None, share=share)
         failed = summary.failed + results.failed_before
     if failed:
         raise typer.Exit(1)
@@ -67,11 +71,18 @@ def _is_answered(source: Path, results: BatchOutput) -> bool:
 
 
 def _run(
-    client: Client, source: Path, results: BatchOutput, total: int, *, model: str, served: frozenset[str] | None
+    client: Client,
+    source: Path,
+    results: BatchOutput,
+    total: int,
+    *,
+    model: str,
+    served: frozenset[str] | None,
+    share: Share,
 ) -> BatchProgress:
     started_s = time.monotonic()
     with BatchBar(total) as bar:
-        run = BatchRun(client, source, results, model=model, served=served, report=bar.show)
+        run = BatchRun(client, source, results, model=model, served=served, share=share, report=bar.show)
         try:
             summary = run.run()
         except BaseException:

@@ -8,8 +8,9 @@ import typer
 
 from broker.errors import InvalidRequestError, StokerError
 from broker.messages import Output, Request, SamplingParams
+from driver.batch_feed import Share
 from driver.cli.local import local_driver
-from driver.cli.options import Broker, Engine, Model, seconds
+from driver.cli.options import Broker, Engine, Model, Priority, User, priority_of, seconds
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client, Prompt, as_requests
 from driver.deltas import Delta
@@ -31,6 +32,8 @@ def generate(
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Bring a broker, a driver and a worker for this run.")] = False,
     model: Model = None,
+    priority: Priority = "normal",
+    user: User = "",
     engine: Engine = None,
     broker: Broker = None,
 ) -> None:
@@ -38,14 +41,15 @@ def generate(
     interrupt_on_sigterm()
     text = _standard_input() if prompt == "-" else prompt
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    share = Share(priority=priority_of(priority), user=user)
     turns = [{"role": "system", "content": system}] if system else []
     content: Prompt = text if raw else [*turns, {"role": "user", "content": text}]
     request = as_requests([content], params, stream=stream)[0]
     if local:
         with local_driver(model=model, workers=1, engine=engine) as driver:
-            _generate(driver.client, request, "", timeout)
+            _generate(driver.client, request, "", share, timeout)
     else:
-        _generate(Client(broker), request, model or "", timeout)
+        _generate(Client(broker), request, model or "", share, timeout)
 
 
 def _standard_input() -> str:
@@ -55,9 +59,9 @@ def _standard_input() -> str:
         raise InvalidRequestError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _generate(client: Client, request: Request, model: str, timeout: float | None) -> None:
+def _generate(client: Client, request: Request, model: str, share: Share, timeout: float | None) -> None:
     client.store.check()
-    job = client.submit([request], model=model)
+    job = client.submit([request], model=model, priority=share.priority, user=share.user)
     try:
         if request.stream:
             _print_as_it_comes(job, timeout)

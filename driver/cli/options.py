@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from broker.errors import InvalidRequestError
+from driver.client import PRIORITIES, PRIORITY_LIMIT, priority_number
+
 
 def seconds(value: float | None) -> float | None:
     """Refuse what is no time to wait: NaN passes every comparison."""
@@ -13,6 +16,19 @@ def seconds(value: float | None) -> float | None:
     return value
 
 
+def priority_of(text: str) -> int:
+    """A priority by its name or number."""
+    try:
+        return priority_number(text if text in PRIORITIES else int(text))
+    except (InvalidRequestError, ValueError):
+        limits = f"from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+        raise typer.BadParameter(
+            f"{text!r} is none of {', '.join(PRIORITIES)}, and no whole number {limits}", param_hint="--priority"
+        ) from None
+
+
+Priority = Annotated[str, typer.Option(help="high, normal, low, or a whole number from -100 to 100.")]
+User = Annotated[str, typer.Option(help="Whose share of the workers this uses, and whose limits count.")]
 Broker = Annotated[
     str | None,
     typer.Option(help="Redis URL; default $STOKER_BROKER_URL, else the broker of `stoker up`.", show_default=False),

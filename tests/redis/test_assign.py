@@ -35,6 +35,17 @@ def test_the_session_counts_what_it_holds(stage):
     assert stage.session(session).batches == 2
 
 
+def test_what_requests_are_expected_to_take_is_counted_and_given_back(stage):
+    session, job = stage.worker(), stage.job(3)
+    assert stage.ledger.assign(LEADER, session, "b", job, [0, 2], tokens=[5, 6]) == 2
+    assert stage.in_hand(session) == (2, 11, 0)
+    stage.ledger.claim("b", job, session)
+    stage.commit("b", job, session, [2])
+    assert stage.in_hand(session) == (1, 5, 0)
+    stage.ledger.release("b", job, session, count_attempt=False)
+    assert stage.in_hand(session) == (0, 0, 0)
+
+
 def test_only_the_leader_may_assign(stage):
     session, job = stage.worker(), stage.job(1)
     with pytest.raises(NotLeaderError):

@@ -482,7 +482,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def what_waits_is_counted(self):
         for user in (None, "user 0", "user 1"):
             jobs = [job for job in self.jobs.values() if user in (None, job.user)]
-            costs = [int(c) for job in jobs for c in self.stage.redis.hvals(self.stage.keys.job(job.id).costs)]
+            costs = [
+                int(c.split()[0]) for job in jobs for c in self.stage.redis.hvals(self.stage.keys.job(job.id).costs)
+            ]
             found = self.stage.queries.load(user)
             assert (found.requests, found.tokens) == (
                 sum(job.submitted - len(job.accepted) for job in jobs),

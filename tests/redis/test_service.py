@@ -8,7 +8,7 @@ from driver.service import LEASE_S, DriverService
 from driver.settings import DriverSettings
 from tests.support.celery_queue import messages
 from tests.support.clock import FakeClock
-from tests.support.stage import Stage, heartbeat
+from tests.support.stage import COST, Stage, heartbeat
 from tests.support.waiting import wait_until
 
 NAME = "gpu0@host"
@@ -144,9 +144,9 @@ def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage,
     job = stage.job(1)
     waiting_jobs = stage.queries.waiting_jobs
 
-    def lose_the_lead():
+    def lose_the_lead(known):
         stage.redis.set(stage.keys.leader, "another", ex=60)
-        return waiting_jobs()
+        return waiting_jobs(known)
 
     monkeypatch.setattr(stage.queries, "waiting_jobs", lose_the_lead)
     assert service.tick() == 0
@@ -265,6 +265,74 @@ def test_the_batch_settings_count(make_service, stage):
     stage.job(7)
     assert make_service(batch_size=3).tick() == 3
     assert sorted(batch.size for batch in stage.queries.batches(session)) == [1, 3, 3]
+
+
+def test_a_small_job_behind_a_huge_one_is_in_the_next_batch(make_service, stage):
+    service = make_service()
+    session = stage.worker(slots=4, kv_tokens=100_000)
+    huge = stage.job(500)
+    service.tick()
+    (batch,) = stage.queries.batches(session)
+    small = stage.job(2)
+    assert service.tick() == 0
+    stage.ledger.claim(batch.id, huge, session)
+    stage.commit(batch.id, huge, session, stage.queries.batch_indices(batch.id)[:2])
+    service.tick()
+    assert {stage.assigned(small)[index] for index in (0, 1)} < {item.id for item in stage.queries.batches(session)}
+
+
+def test_a_higher_priority_goes_first(service, stage):
+    stage.worker(slots=4)
+    low, high = stage.job(5, priority=-10), stage.job(5, priority=10)
+    service.tick()
+    assert (len(stage.assigned(low)), len(stage.assigned(high))) == (0, 5)
+
+
+def test_users_have_equal_shares(make_service, stage):
+    stage.worker(slots=20, kv_tokens=100_000)
+    jobs = [stage.job(200, user="many") for _ in range(3)] + [stage.job(200, user="one")]
+    make_service(batch_size=1).tick()
+    counts = [len(stage.assigned(job)) for job in jobs]
+    assert abs(counts[3] - sum(counts[:3])) <= 1
+    assert max(counts[:3]) - min(counts[:3]) <= 1
+
+
+def test_a_user_may_have_a_larger_share(make_service, stage):
+    stage.worker(slots=20, kv_tokens=100_000)
+    jobs = [stage.job(200, user="a"), stage.job(200, user="b")]
+    make_service(batch_size=1, user_weights="a=3").tick()
+    assert [len(stage.assigned(job)) for job in jobs] == [6, 2]
+
+
+def test_what_texts_become_is_learned_from_a_jobs_outputs(make_service, stage):
+    """Each may write 10 tokens and writes 2: 4 of the prompt and 1.5 times 2 are expected."""
+    service = make_service()
+    session, job = stage.worker(slots=20), stage.job(60)
+    service.tick()
+    (batch,) = stage.queries.batches(session)
+    assert batch.tokens == batch.size * COST
+    stage.commit(batch.id, job, session, stage.queries.batch_indices(batch.id))
+    stage.ledger.finish(batch.id, session)
+    service.tick()
+    (batch,) = stage.queries.batches(session)
+    assert batch.tokens == batch.size * (4 + 3 + 1)
+    assert stage.in_hand(session) == (batch.size, batch.tokens, 0)
+
+
+def test_a_deadline_that_cannot_be_met_fails_at_once(service, stage):
+    """A beat says that the worker gives 10 tokens in a second; the job's requests take 1,000 by experience."""
+    session = stage.worker(slots=2)
+    stage.age_beat(session, 1)
+    service.tick()
+    stage.sessions.beat(session, NAME, heartbeat(slots=2, running=1, generated_tokens=10))
+    job = stage.job(40, deadline_s=20)
+    stage.redis.hset(stage.keys.job(job).record, mapping={"done": 20, "completion_tokens": 20_000})
+    service.tick()
+    stage.redis.hset(stage.keys.job(job).record, mapping={"done": 20})
+    service.tick()
+    errors = [item.error for item in stage.results(job)]
+    assert {error.code for error in errors} == {"deadline_exceeded"}
+    assert all("cannot be met" in error.message for error in errors)
 
 
 def test_a_cancelled_job_is_ended_and_not_run(service, stage):

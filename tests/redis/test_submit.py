@@ -5,7 +5,7 @@ import pytest
 from broker.errors import JobNotFoundError
 from broker.messages import JobState
 from tests.support.racing import race
-from tests.support.stage import COST, request
+from tests.support.stage import COST, failures, request
 
 
 def submit(stage, job_id, texts, offset, *, last=False, **options):
@@ -30,6 +30,29 @@ def test_a_request_is_kept_with_its_cost(stage):
     job_id = stage.job(1)
     assert stage.queries.request(job_id, 0) == request()
     assert [item.cost for item in stage.queries.pending(job_id, 10)] == [COST]
+
+
+def test_a_request_is_kept_with_how_it_begins_and_how_long_its_prompt_is(stage, job_id):
+    stage.ledger.submit(job_id, "m", [request("x" * 400, n=2)], offset=0, last=True)
+    (item,) = stage.queries.pending(job_id, 10)
+    assert (item.cost, item.prompt_tokens) == (2 * (100 + 10), 200)
+    assert item.prefix == request("x" * 300).prefix_key() != 0
+
+
+def test_what_an_older_client_submitted_is_read(stage, job_id):
+    submit(stage, job_id, "a", 0, last=True)
+    stage.redis.hset(stage.keys.job(job_id).costs, 0, "14")
+    (item,) = stage.queries.pending(job_id, 10)
+    assert (item.cost, item.prompt_tokens, item.prefix) == (14, 0, 0)
+    session = stage.worker()
+    stage.batch(session, job_id, [0])
+    assert stage.in_hand(session) == (1, 14, 0)
+
+
+def test_a_job_says_whose_share_it_uses(stage, job_id):
+    submit(stage, job_id, "a", 0, last=True, user="é me", weight=2.5)
+    record = stage.queries.job(job_id)
+    assert (record.user, record.weight) == ("é me", 2.5)
 
 
 def test_a_job_stays_open_until_the_last_run(stage, job_id):
@@ -175,6 +198,33 @@ def test_within_every_priority_a_millisecond_of_age_counts(stage, priority):
 def test_a_job_waits_with_its_model(stage):
     job = stage.job(1, model="a model")
     assert [(item.id, item.model) for item in stage.queries.waiting_jobs()] == [(job, "a model")]
+
+
+def test_a_waiting_job_is_described_and_what_is_known_is_not_read_again(stage):
+    job = stage.job(2, model="m", priority=3, user="me", weight=0.5, deadline_s=60)
+    (found,) = stage.queries.waiting_jobs()
+    record = stage.queries.job(job)
+    assert (found.priority, found.user, found.weight) == (3, "me", 0.5)
+    assert (found.created_ms, found.deadline_ms) == (record.created_ms, record.deadline_ms)
+    stage.redis.hset(stage.keys.job(job).record, "user", "other")
+    assert stage.queries.waiting_jobs({job: found}) == [found]
+    assert stage.queries.waiting_jobs({"gone": found})[0].user == "other"
+
+
+def test_a_waiting_job_whose_record_cannot_be_read_is_left_out(stage):
+    broken, job = stage.job(1), stage.job(1)
+    stage.redis.hset(stage.keys.job(broken).record, "priority", "many")
+    assert waiting(stage) == [job]
+
+
+def test_the_front_of_a_job_says_where_it_stands(stage):
+    job = stage.job(5)
+    stage.commit("", job, "", [0, 1])
+    stage.ledger.commit("", job, "", failures([2]))
+    (front,) = stage.queries.fronts([job], 1)
+    assert [item.index for item in front.pending] == [3]
+    assert (front.backlog, front.answered, front.output_tokens) == (2, 2, 4)
+    assert stage.queries.fronts(["gone"], 5)[0].pending == ()
 
 
 def test_a_job_waits_only_while_it_has_pending_requests(stage):

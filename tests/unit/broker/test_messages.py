@@ -93,6 +93,30 @@ def test_the_prompts_length_is_estimated_from_its_bytes(prompt, tokens):
     assert request.estimated_tokens() == tokens + 7
 
 
+def prefix_of(**prompt):
+    return Request(params=SamplingParams(), **prompt).prefix_key()
+
+
+def turns(system, user):
+    return chat_messages([{"role": "system", "content": system}, {"role": "user", "content": user}])
+
+
+def test_prompts_that_begin_alike_have_the_same_key():
+    long = "x" * 256
+    assert prefix_of(messages=turns(long, "a")) == prefix_of(messages=turns(long, "b")) != 0
+    assert prefix_of(prompt=long + "a") == prefix_of(prompt=long + "b") != prefix_of(prompt="y" + long)
+    ids = tuple(range(64))
+    assert prefix_of(input_ids=(*ids, 1)) == prefix_of(input_ids=(*ids, 2)) != prefix_of(input_ids=(9, *ids))
+    assert prefix_of(messages=turns(long + "other", "a")) != prefix_of(messages=turns(long, "a"))
+
+
+@pytest.mark.parametrize(
+    "prompt", [{"prompt": "x" * 255}, {"messages": turns("short", "x" * 999)}, {"input_ids": (1,) * 63}]
+)
+def test_a_short_beginning_is_not_worth_a_key(prompt):
+    assert prefix_of(**prompt) == 0
+
+
 def test_chat_turns_may_be_dicts():
     assert chat_messages([{"role": "user", "content": "hi"}, ChatMessage(role="assistant", content="yes")]) == (
         ChatMessage(role="user", content="hi"),

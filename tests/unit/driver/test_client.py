@@ -3,7 +3,7 @@ import pytest
 
 from broker.errors import ConfigurationError, InvalidRequestError
 from broker.messages import ChatMessage, Request, SamplingParams
-from driver.client import Client, as_requests
+from driver.client import Client, as_requests, priority_number
 
 TURN = {"role": "user", "content": "hi"}
 PARAMS = SamplingParams(max_tokens=3)
@@ -87,10 +87,26 @@ def test_a_deadline_that_is_no_time_is_refused(client, deadline):
         client.submit(["x"], deadline=deadline)
 
 
-@pytest.mark.parametrize("priority", ["high", 1.5, None, True, 101, -101, 10**400])
-def test_a_priority_that_is_no_whole_number_is_refused(client, priority):
+@pytest.mark.parametrize("priority", ["urgent", 1.5, None, True, 101, -101, 10**400])
+def test_a_priority_that_is_no_name_or_whole_number_is_refused(client, priority):
     with pytest.raises(InvalidRequestError, match="priority"):
         client.submit(["x"], priority=priority)
+
+
+def test_priorities_have_names():
+    assert [priority_number(name) for name in ("high", "normal", "low", 7)] == [10, 0, -10, 7]
+
+
+@pytest.mark.parametrize("user", [None, 5, b"m", "\ud800", "x" * 201])
+def test_a_user_that_is_no_name_is_refused(client, user):
+    with pytest.raises(InvalidRequestError, match="user"):
+        client.submit(["x"], user=user)
+
+
+@pytest.mark.parametrize("weight", [0, -1, 0.0009, 1001, float("nan"), "1", None, True])
+def test_a_weight_that_is_none_is_refused(client, weight):
+    with pytest.raises(InvalidRequestError, match="weight"):
+        client.submit(["x"], weight=weight)
 
 
 @pytest.mark.parametrize("model", [None, 5, b"m", "\ud800"])
@@ -99,7 +115,15 @@ def test_a_model_that_is_no_name_is_refused(client, model):
         client.submit(["x"], model=model)
 
 
-@pytest.mark.parametrize("options", [{}, {"priority": -3, "deadline": 0.5, "model": "m"}, {"deadline": 60}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"priority": -3, "deadline": 0.5, "model": "m"},
+        {"deadline": 60},
+        {"priority": "low", "user": "me", "weight": 2},
+    ],
+)
 def test_an_open_job_takes_sensible_options(client, options):
     assert client.open_job(**options).submitted == 0
 

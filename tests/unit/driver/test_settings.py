@@ -18,6 +18,12 @@ def test_the_defaults_are_the_published_ones():
         ("worker_monitor_interval", -1),
         ("detection_interval", 0),
         ("stall_timeout", 0),
+        ("ageing", 0),
+        ("max_batch_delay", -0.1),
+        ("user_weights", "alice"),
+        ("user_weights", "alice=many"),
+        ("user_weights", "alice=0"),
+        ("user_weights", "alice=nan"),
         ("initial_worker_count", -1),
         ("batch_size", 0),
         ("batch_tokens", 0),
@@ -55,3 +61,8 @@ def test_the_environment_is_read_and_keywords_win():
 def test_a_time_that_never_comes_is_refused(value):
     with pytest.raises(ConfigurationError, match="stall_timeout"):
         DriverSettings(stall_timeout=value)
+
+
+def test_users_have_weights():
+    assert DriverSettings(user_weights="alice=2, b=c=0.5").weights_of_users == {"alice": 2.0, "b=c": 0.5}
+    assert DriverSettings().weights_of_users == {}

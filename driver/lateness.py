@@ -1,0 +1,58 @@
+"""Which deadlines cannot be met any more: whoever waits for them had better know at once. Pure.
+
+Only what is certain counts: a job is given up when it would be late even if everything went `CERTAINTY` times as fast
+as measured. Before it goes the work of the higher classes, over the speed of all workers; then one request of it must
+still run, where a single one runs fastest.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import msgspec
+
+from broker.records import WaitingJob
+from driver.estimates import Lengths, probable_tokens
+from driver.snapshot import JobView
+
+CERTAINTY = 4.0
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A job whose waiting requests cannot be done in time, and why, in a sentence."""
+
+    job_id: str
+    reason: str
+
+
+def certainly_late(
+    ranked: Sequence[tuple[WaitingJob, int]],
+    ahead: Sequence[JobView],
+    lengths: Lengths,
+    *,
+    tokens_per_s: float,
+    request_tokens_per_s: float,
+    now_ms: int,
+) -> list[Late]:
+    """Jobs with a deadline that cannot be met; `ahead` are the first of all jobs, as far as they are known.
+
+    The speeds are those of all workers together and of one request where it is fastest; 0 while they are not known.
+    """
+    if not tokens_per_s or not request_tokens_per_s:
+        return []
+    late: list[Late] = []
+    for job, level in ranked:
+        left_s = (job.deadline_ms - now_ms) / 1000 if job.deadline_ms else inf
+        if left_s == inf or left_s <= 0:
+            continue
+        before_s = sum(view.backlog * probable_tokens(view) for view in ahead if view.level > level) / tokens_per_s
+        own_s = (lengths.mean(job.id, job.model) or 0.0) / request_tokens_per_s
+        if before_s + own_s > CERTAINTY * left_s:
+            late.append(Late(job_id=job.id, reason=_reason(left_s, before_s, own_s)))
+    return late
+
+
+def _reason(left_s: float, before_s: float, own_s: float) -> str:
+    return (
+        f"the job's deadline in {left_s:.1f} s cannot be met: at the speed of now work of higher priority takes "
+        f"{before_s:.1f} s, and a request of its own {own_s:.1f} s"
+    )

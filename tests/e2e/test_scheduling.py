@@ -1,0 +1,64 @@
+"""Order, shares and placement with real processes; the policies themselves are tested in simulation."""
+
+from driver import SamplingParams
+from tests.support.waiting import wait_until
+
+HUGE = 600  # requests of a second each: about nine seconds of the cluster's work
+
+
+def submit(cluster, count, *, max_tokens=100, **options):
+    return cluster.client.submit(
+        [f"{options} {i}" for i in range(count)], SamplingParams(max_tokens=max_tokens), **options
+    )
+
+
+def done(job):
+    return job.progress().done
+
+
+def test_a_small_job_behind_a_huge_one_does_not_wait_for_it(cluster):
+    huge = submit(cluster, HUGE)
+    wait_until(lambda: huge.progress().running >= 32, what="the huge job fills the workers")
+    small = submit(cluster, 4, max_tokens=10)
+    assert all(output.error is None for output in small.get(60))
+    assert done(huge) < HUGE / 2
+    huge.cancel()
+    huge.get(30)
+
+
+def test_a_higher_priority_comes_first_and_a_lower_one_last(cluster):
+    normal = submit(cluster, 200)
+    wait_until(lambda: normal.progress().running >= 32, what="the first job fills the workers")
+    low, high = submit(cluster, 4, priority="low"), submit(cluster, 100, priority="high")
+    high.get(60)
+    assert done(normal) < 200
+    normal.get(60)
+    low.get(60)
+    first_low = min(output_ms(cluster, low))
+    assert sum(at < first_low for at in output_ms(cluster, high)) == 100
+
+
+def output_ms(cluster, job):
+    """When each output was committed, by the server's clock."""
+    entries = cluster.redis.xrange(cluster.store.keys.job(job.id).outputs)
+    return [int(entry.partition(b"-")[0]) for entry, _ in entries]
+
+
+def test_equal_jobs_have_equal_shares_whatever_their_size(cluster):
+    jobs = [submit(cluster, count, max_tokens=50, user=f"user{count}") for count in (HUGE, HUGE // 2)]
+    wait_until(lambda: done(jobs[1]) >= 200, 60, what="most of the smaller job is done")
+    assert 140 <= done(jobs[0]) <= 280
+    for job in jobs:
+        job.cancel()
+        job.get(30)
+
+
+def test_a_worker_that_joins_gets_work_of_a_running_job(cluster):
+    huge = submit(cluster, HUGE, max_tokens=150)
+    wait_until(lambda: huge.progress().running >= 32, what="the job fills the workers")
+    cluster.start_worker("c")
+    cluster.busy("c")
+    assert done(huge) < HUGE
+    huge.cancel()
+    huge.get(30)
+    cluster.end_worker("c")

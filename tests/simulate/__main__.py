@@ -1,0 +1,54 @@
+"""`scripts/simulate`: simulates, and prints a table for docs/scheduling.md."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from tests.simulate.measures import Results
+from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, mixed, simulate
+
+app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
+Gpus = Annotated[int, typer.Option(help="Simulated GPUs.")]
+Requests = Annotated[int, typer.Option(help="Requests of all jobs together.")]
+Only = Annotated[str, typer.Option(help=f"One of {', '.join(PLANNERS)}; all if empty.")]
+
+
+@app.command("equal")
+def equal_command(gpus: Gpus = 1000, requests: Requests = 1_000_000, only: Only = "") -> None:
+    """Equal GPUs and ten equal jobs."""
+    _show(equal(gpus, requests), only)
+
+
+@app.command("heterogeneous")
+def heterogeneous_command(requests: Requests = 20_000, only: Only = "") -> None:
+    """Four GPUs, of speeds 1, 2, 4 and 4, and two equal jobs."""
+    _show(heterogeneous(requests), only)
+
+
+@app.command("mixed")
+def mixed_command(gpus: Gpus = 100, requests: Requests = 50_000, only: Only = "") -> None:
+    """A huge job, small ones of all priorities behind it, and workers that die."""
+    _show(mixed(gpus, requests), only)
+
+
+def _show(scenario: Scenario, only: str) -> None:
+    for name in [only] if only else PLANNERS:
+        started_s = time.monotonic()
+        _print(name, simulate(scenario, name), time.monotonic() - started_s)
+
+
+def _print(name: str, results: Results, took_s: float) -> None:
+    waits = ", ".join(f"{priority}: {wait:.1f} s" for priority, wait in results.wait_s.items())
+    ends = ", ".join(f"{priority}: {end:.1f} s" for priority, end in results.done_s.items())
+    typer.echo(
+        f"{name:7} makespan {results.makespan_s:.1f} s = {results.over_bound:.3f} x bound, "
+        f"utilisation {results.utilisation:.3f}, Jain {results.jain:.4f}, "
+        f"round {results.round_ms:.1f} ms (large {results.large_round_ms:.1f}, worst {results.slowest_round_ms:.0f}), "
+        f"{results.requests / max(results.batches, 1):.1f} requests a batch; first output by priority: {waits}; "
+        f"done: {ends}  [{took_s:.0f} s to simulate]"
+    )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,70 @@
+"""What is simulated: GPUs, jobs and deaths."""
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from driver.detector import DetectorLimits
+from driver.planner import Planner
+from driver.scheduler import BatchLimits
+from tests.simulate.baselines import FirstComeFirstServed
+from tests.simulate.gpu import Gpu
+from tests.simulate.measures import Results
+from tests.simulate.workload import SimulatedJob
+from tests.simulate.world import Schedules, World
+
+SLOTS = 32
+ALONE = 60.0  # tokens per second of one request, alone on a GPU of speed 1
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs by their relative speed, jobs, and deaths as (time, GPU)."""
+
+    speeds: tuple[float, ...]
+    jobs: tuple[SimulatedJob, ...]
+    deaths: tuple[tuple[float, int], ...] = ()
+
+
+def planner() -> Planner:
+    """The driver's planner, with the settings' defaults."""
+    return Planner(BatchLimits(requests=32, tokens=16_384, max_batch_delay=0.5), DetectorLimits(), ageing_s=60.0)
+
+
+PLANNERS: dict[str, Callable[[], Schedules]] = {
+    "stoker": planner,
+    "fifo": FirstComeFirstServed,
+    "random": lambda: FirstComeFirstServed(random_workers=True),
+}
+
+
+def equal(gpus: int, requests: int, jobs: int = 10) -> Scenario:
+    """Equal GPUs, and equal jobs of as many users that all arrive at once."""
+    each = tuple(SimulatedJob(count=requests // jobs, user=f"user{n}") for n in range(jobs))
+    return Scenario(speeds=(1.0,) * gpus, jobs=each)
+
+
+def heterogeneous(requests: int, speeds: Sequence[float] = (1.0, 2.0, 4.0, 4.0)) -> Scenario:
+    """GPUs of different speeds, and two equal jobs."""
+    return Scenario(speeds=tuple(speeds), jobs=(SimulatedJob(count=requests // 2),) * 2)
+
+
+def mixed(gpus: int, requests: int, seed: int = 1) -> Scenario:
+    """A huge job of normal priority; small ones of every priority behind it; and workers that die."""
+    draw = random.Random(seed)
+    span_s = requests / (gpus * 8)
+    small = [
+        SimulatedJob(
+            count=draw.randint(1, 64), at_s=draw.uniform(0, span_s), priority=priority, user=f"user{draw.randrange(5)}"
+        )
+        for priority in (10, 0, -10)
+        for _ in range(50)
+    ]
+    deaths = tuple((draw.uniform(0, span_s), draw.randrange(gpus)) for _ in range(max(1, gpus // 20)))
+    return Scenario(speeds=(1.0,) * gpus, jobs=(SimulatedJob(count=requests, user="huge"), *small), deaths=deaths)
+
+
+def simulate(scenario: Scenario, name: str) -> Results:
+    """Run a scenario under the planner of this name."""
+    gpus = [Gpu(slots=SLOTS, alone=ALONE * speed) for speed in scenario.speeds]
+    return World(gpus, scenario.jobs, PLANNERS[name](), scenario.deaths).run().results()

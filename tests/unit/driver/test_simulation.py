@@ -1,0 +1,81 @@
+"""Reduced runs of `scripts/simulate`: the scheduler of the driver on simulated GPUs, to the last request.
+
+The simulation itself checks that no request is assigned twice or when it is not pending, and it ends when all are done.
+"""
+
+import pytest
+
+from tests.simulate.gpu import Gpu, Work
+from tests.simulate.measures import jain
+from tests.simulate.scenarios import Scenario, equal, heterogeneous, mixed, simulate
+from tests.simulate.workload import SimulatedJob
+
+
+def work(index, tokens):
+    return Work(job=0, index=index, prompt_tokens=0, output_tokens=tokens, expected=tokens, batch=0)
+
+
+# The simulated GPU
+
+
+def test_alone_a_request_takes_its_tokens_over_the_speed():
+    gpu = Gpu(slots=2, alone=10.0)
+    assert gpu.add(work(0, 50), 1.0)
+    assert gpu.next_end_s() == pytest.approx(6.0)
+    done, begun = gpu.finish(6.0)
+    assert (done.index, begun, gpu.done_tokens) == (0, None, pytest.approx(50.0))
+
+
+def test_together_each_is_slower_and_all_are_faster():
+    gpu = Gpu(slots=32, alone=10.0)
+    for index in range(32):
+        gpu.add(work(index, 50), 0.0)
+    assert gpu.next_end_s() == pytest.approx(10.0)
+    assert gpu.speed == pytest.approx(160.0)
+
+
+def test_what_has_no_slot_waits_for_one():
+    gpu = Gpu(slots=1, alone=10.0)
+    assert [gpu.add(work(index, 50), 0.0) for index in range(2)] == [True, False]
+    done, begun = gpu.finish(5.0)
+    assert (done.index, begun.index, gpu.next_end_s()) == (0, 1, pytest.approx(10.0))
+
+
+def test_jains_index_is_one_for_equals():
+    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1.0)
+    assert jain([3.0, 0.0, 0.0]) == pytest.approx(1 / 3)
+
+
+# The scheduler
+
+
+def test_equal_jobs_keep_equal_gpus_busy_and_share_them_equally():
+    results = simulate(equal(8, 12_000, jobs=4), "stoker")
+    assert results.utilisation > 0.97
+    assert results.jain > 0.99
+    assert results.over_bound < 1.06
+
+
+def test_gpus_of_different_speeds_finish_together():
+    results = simulate(heterogeneous(16_000), "stoker")
+    assert results.utilisation > 0.97
+    assert results.over_bound < 1.03
+    assert results.over_bound < simulate(heterogeneous(16_000), "fifo").over_bound
+
+
+def test_a_batch_has_room_to_fill_while_no_slot_is_idle():
+    scenario = equal(4, 3000, jobs=1)
+    assert 2 * simulate(scenario, "stoker").batches < 1.5 * simulate(scenario, "fifo").batches
+
+
+def test_small_jobs_behind_a_huge_one_start_at_once_and_by_class_though_workers_die():
+    results = simulate(mixed(10, 6000), "stoker")
+    assert results.wait_s[10] < 1.0
+    assert results.wait_s[0] < 2.0
+    assert results.wait_s[-10] > results.wait_s[0]
+
+
+def test_all_classes_are_done_in_their_order():
+    jobs = tuple(SimulatedJob(count=600, priority=priority) for priority in (-10, 0, 10))
+    done_s = simulate(Scenario(speeds=(1.0,), jobs=jobs), "stoker").done_s
+    assert done_s[10] < done_s[0] < done_s[-10]
