@@ -24,7 +24,7 @@ local submitted = tonumber(job[1])
 local session_alive = redis.call('EXISTS', KEYS[9]) == 1
 local accepted, dropped, failed, prompt_tokens, completion_tokens, freed, settled = 0, 0, 0, 0, 0, 0, 0
 local shared, saved_prompt_tokens, saved_completion_tokens = 0, 0, 0
-local answers_bytes = tonumber(job[6] or '0')
+local answers_bytes, followed = tonumber(job[6] or '0'), redis.call('EXISTS', KEYS[19]) == 1
 local policy = redis.call('HMGET', KEYS[16], 'result_cache_ttl', 'result_cache_mib')
 local cache_ttl_ms, cache_bytes = tonumber(policy[1] or '0') * 1000, tonumber(policy[2] or '0') * 1048576
 local model = redis.call('HGET', KEYS[9], 'model') or ''
@@ -34,7 +34,7 @@ if model == '' then model = job[4] end
 local function share(index, digest, i)
   redis.call('HDEL', KEYS[18], index)
   if redis.call('HGET', KEYS[17], digest) == index then redis.call('HDEL', KEYS[17], digest) end
-  local followers = redis.call('ZRANGEBYSCORE', KEYS[19], index, index)
+  local followers = followed and redis.call('ZRANGEBYSCORE', KEYS[19], index, index) or {}
   if #followers > 0 then redis.call('ZREMRANGEBYSCORE', KEYS[19], index, index) end
   for _, follower in ipairs(followers) do
     redis.call('SETBIT', KEYS[6], follower, 1)
@@ -98,7 +98,7 @@ for i = 2, #ARGV, 5 do
     redis.call('HDEL', KEYS[12], index)
     redis.call('HDEL', KEYS[13], index)
     redis.call('ZREM', KEYS[4], index)
-    redis.call('ZREM', KEYS[19], index)
+    if followed then redis.call('ZREM', KEYS[19], index) end
     accepted = accepted + 1
     failed = failed + ARGV[i + 2]
     prompt_tokens = prompt_tokens + ARGV[i + 3]

@@ -21,7 +21,7 @@
 -- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
 local FIXED = 10
-local MAX_FOLLOWERS = 50000 -- of one request, so that its commit does not hold up Redis for long
+local MAX_FOLLOWERS = 10000 -- of one request, so that its commit does not hold up Redis for long
 local SPEED_MEMORY_MS = 30000 -- as in commit
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -49,7 +49,7 @@ local known = math.min(submitted - offset, count)
 -- Where the output of each comes from: a number is the request that it waits for, a text is the output.
 local policy = redis.call('HMGET', KEYS[11], 'share_identical', 'result_cache_ttl')
 local shares, caches = policy[1] ~= '0', tonumber(policy[2] or '0') > 0
-local model = job[6] or ARGV[2]
+local model, answered = job[6] or ARGV[2], redis.call('EXISTS', KEYS[17]) == 1
 local source, cached, leads = {}, {}, {}
 local added, added_tokens, waiting, waiting_tokens = count - known, 0, 0, 0
 for i = known + 1, count do
@@ -57,7 +57,7 @@ for i = known + 1, count do
   if digest ~= '' and shares then
     local lead = leads[digest] or tonumber(redis.call('HGET', KEYS[14], digest))
     if lead and redis.call('ZCOUNT', KEYS[16], lead, lead) < MAX_FOLLOWERS then source[i] = lead end
-    source[i] = source[i] or redis.call('HGET', KEYS[17], digest) or nil
+    if answered and not source[i] then source[i] = redis.call('HGET', KEYS[17], digest) or nil end
   end
   if digest ~= '' and caches and model ~= '' and not source[i] then
     local name = model .. '\n' .. digest

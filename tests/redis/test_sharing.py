@@ -164,6 +164,17 @@ def test_an_output_for_one_that_waits_for_another_counts_once(stage):
     assert is_settled(stage, job)
 
 
+def test_a_crowd_too_large_for_one_commit_is_generated_twice(stage):
+    job = submit(stage, [greedy()], last=False)
+    stage.redis.zadd(stage.keys.job(job).followers, {f"x{place}": 0 for place in range(10_000)})
+    submit(stage, [greedy(), greedy()], job_id=job, offset=1)
+    assert stage.pending(job) == [0, 1]
+    stage.redis.zremrangebyscore(stage.keys.job(job).followers, 0, 0)
+    assert stage.commit("", job, "", [0], "one").shared == 0
+    assert stage.commit("", job, "", [1], "two").shared == 1
+    assert is_settled(stage, job)
+
+
 def test_the_first_and_its_follower_in_one_commit(stage):
     job = submit(stage, [greedy()] * 2)
     result = stage.commit("", job, "", [0, 1])
