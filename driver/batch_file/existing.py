@@ -5,13 +5,14 @@ must not hide the answer to the first. A line that a kill tore in two can only b
 """
 
 import hashlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from broker.errors import ConfigurationError
 from driver.batch_file.items import BadLine, BatchLine
+from driver.batch_file.key_book import KeyBook
 from driver.batch_file.lines import numbered_lines
 from driver.batch_file.writing import BAD_LINE_ID_PREFIX, ID_PREFIX
 
@@ -22,7 +23,7 @@ _LINE_START = f'{{"id":"{ID_PREFIX}'.encode()
 class Existing(msgspec.Struct, frozen=True, kw_only=True):
     """An output file's content: the keys of its lines, how many of them failed, where it is whole."""
 
-    keys: Set[bytes] = frozenset()
+    keys: frozenset[bytes] | KeyBook = frozenset()
     failed: int = 0
     whole_bytes: int = 0  # what follows them is a torn line
     ends_line: bool = True  # false where only the last newline is missing
@@ -43,13 +44,21 @@ def key_of(item: BatchLine | BadLine) -> bytes:
 
 
 def read_existing(path: Path) -> Existing:
-    """Read the output file at `path`, without changing it.
+    """Read the output file at `path`, without changing it. The keys are on disk, and must be closed.
 
     Raises:
         ConfigurationError: a line is not batch output; the message names the file and the line.
         OSError: the file cannot be read.
     """
-    keys: set[bytes] = set()
+    keys = KeyBook()
+    try:
+        return _read(path, keys)
+    except BaseException:
+        keys.close()
+        raise
+
+
+def _read(path: Path, keys: KeyBook) -> Existing:
     failed = 0
     whole_bytes = 0
     ends_line = True
@@ -57,7 +66,7 @@ def read_existing(path: Path) -> Existing:
         whole_bytes += len(line)
         ends_line = line.endswith(b"\n")
         if written is not None:
-            keys.add(_key_of_written(written))
+            keys.first(_key_of_written(written), 0)
             failed += bytes(written.error) != b"null"
     return Existing(keys=keys, failed=failed, whole_bytes=whole_bytes, ends_line=ends_line)
 

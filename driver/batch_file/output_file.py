@@ -9,6 +9,7 @@ from typing import Self
 
 from broker.errors import ConfigurationError
 from driver.batch_file.existing import Existing, read_existing
+from driver.batch_file.key_book import KeyBook
 
 
 class OutputFile:
@@ -23,6 +24,7 @@ class OutputFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.existing = Existing()
         self._fd = _open(path)
         try:
             self.existing = self._take_over()
@@ -42,6 +44,8 @@ class OutputFile:
 
     def close(self) -> None:
         """Close the file and let other runs have it."""
+        if isinstance(self.existing.keys, KeyBook):
+            self.existing.keys.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -8,12 +8,14 @@ fields beside them are left alone, other fields inside the body are not.
 import codecs
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, BinaryIO, cast
 
 from broker.errors import InvalidRequestError
 from driver.batch_file.body import parse_body, parse_model
 from driver.batch_file.decoding import NotAnObjectError, decode_object
 from driver.batch_file.items import BadLine, BatchLine, RequestKind
+from driver.batch_file.key_book import KeyBook
 from driver.batch_file.lines import MAX_LINE_BYTES, numbered_lines
 
 URLS = {
@@ -26,10 +28,14 @@ _MESSAGE_LIMIT = 400
 def read_batch(file: BinaryIO, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[BatchLine | BadLine]:
     """One item for each line that is not blank, in the file's order.
 
-    It holds one line at a time, and 16 bytes of each custom_id. The second line with a custom_id is a bad
-    line, also where the first was bad itself.
+    It holds one line at a time; which custom_ids there were is kept on disk. The second line with a custom_id
+    is a bad line, also where the first was bad itself.
     """
-    first_lines: dict[bytes, int] = {}
+    with closing(KeyBook()) as first_lines:
+        yield from _read_lines(file, max_line_bytes, first_lines)
+
+
+def _read_lines(file: BinaryIO, max_line_bytes: int, first_lines: KeyBook) -> Iterator[BatchLine | BadLine]:
     for number, line in numbered_lines(file, max_line_bytes):
         if line is None:
             message = f"longer than {max_line_bytes} bytes; split the request or shorten it"
@@ -46,7 +52,7 @@ class _BadFieldError(Exception):
         self.code = code
 
 
-def _read_line(number: int, line: bytes, first_lines: dict[bytes, int]) -> BatchLine | BadLine:
+def _read_line(number: int, line: bytes, first_lines: KeyBook) -> BatchLine | BadLine:
     custom_id: str | None = None
     try:
         fields = decode_object(line)
@@ -55,7 +61,7 @@ def _read_line(number: int, line: bytes, first_lines: dict[bytes, int]) -> Batch
         return _batch_line(number, custom_id, fields)
     except NotAnObjectError as error:
         if error.custom_id is not None:
-            first_lines.setdefault(_digest(error.custom_id), number)
+            first_lines.first(_digest(error.custom_id), number)
         return _bad(number, error.custom_id, "invalid_json_line", str(error))
     except _BadFieldError as error:
         return _bad(number, custom_id, error.code, str(error))
@@ -89,8 +95,8 @@ def _custom_id(fields: dict[str, Any]) -> str:
     return value
 
 
-def _claim(custom_id: str, number: int, first_lines: dict[bytes, int]) -> None:
-    first = first_lines.setdefault(_digest(custom_id), number)
+def _claim(custom_id: str, number: int, first_lines: KeyBook) -> None:
+    first = first_lines.first(_digest(custom_id), number)
     if first != number:
         raise _BadFieldError(
             "duplicate_custom_id",
