@@ -38,6 +38,7 @@ VARIABLES = frozenset(
         "SLOTS",
         "KV_TOKENS",
         "CACHE_DIR",
+        "WARM_UP_S",
         "DRAIN_TIMEOUT",
         "CHECKPOINT_TOKENS",
         "FAILURE_LIMIT",

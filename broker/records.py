@@ -219,6 +219,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     kv_tokens: int = 0
     context_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0  # as measured when it started; 0 while unknown
+    decode_tokens_per_s: float = 0.0  # of a full batch
     max_batches: int = 0
     running: int = 0
     waiting: int = 0
@@ -249,6 +251,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     kv_tokens: int = 0
     context_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0  # as measured when it started; 0 while unknown
+    decode_tokens_per_s: float = 0.0  # of a full batch
     max_batches: int = 0
     running: int = 0
     waiting: int = 0

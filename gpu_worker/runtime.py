@@ -150,6 +150,8 @@ class Runtime:
             slots=capacity.slots,
             kv_tokens=capacity.kv_tokens,
             context_tokens=capacity.context_tokens,
+            prefill_tokens_per_s=capacity.prefill_tokens_per_s,
+            decode_tokens_per_s=capacity.decode_tokens_per_s,
             running=load.running,
             waiting=load.waiting,
             steps=load.steps,

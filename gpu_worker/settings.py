@@ -36,6 +36,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     kv_tokens: int = 0
     cache_dir: str = ""
+    warm_up_s: float = 2.0  # how long the start may measure speed and memory; 0: not at all
     drain_timeout: float = 30.0
     checkpoint_tokens: int = 64  # a death costs at most so many tokens a request; 0 saves none
     failure_limit: int = 3  # different requests failed in a row before the worker is set aside
@@ -88,6 +89,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"{name}={getattr(self, name):g} must not be negative"
             for name in (
                 "poison_pause",
+                "warm_up_s",
                 "drain_timeout",
                 "restart_backoff",
                 "openai_start_timeout",

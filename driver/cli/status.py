@@ -83,7 +83,20 @@ def queue_lines(load: Load, policy: Policy, sharing: Sharing) -> list[str]:
 
 
 def _worker_table(sessions: list[Session]) -> Table:
-    headers = ("worker", "state", "model", "requests", "slots", "tokens", "tokens/s", "kv", "prefix", "beat", "device")
+    headers = (
+        "worker",
+        "state",
+        "model",
+        "requests",
+        "slots",
+        "reads/writes",
+        "tokens",
+        "tokens/s",
+        "kv",
+        "prefix",
+        "beat",
+        "device",
+    )
     table = Table(*headers, box=None)
     for row in sessions:
         readings = json.loads(row.telemetry)
@@ -95,6 +108,7 @@ def _worker_table(sessions: list[Session]) -> Table:
             row.model,
             str(row.inhand_requests),
             str(row.slots),
+            _measured(row),
             str(row.generated_tokens),
             *(_reading(readings, name, unit) for name, unit in ENGINE_READINGS),
             f"{row.beat_age_s:.1f} s",
@@ -106,6 +120,12 @@ def _worker_table(sessions: list[Session]) -> Table:
 def _add_row(table: Table, *cells: str) -> None:
     """Add cells as they are: in a plain string, brackets would be rich's markup."""
     table.add_row(*(Text(cell) for cell in cells))
+
+
+def _measured(row: Session) -> str:
+    """Tokens per second that the worker read and wrote when it started."""
+    known = row.prefill_tokens_per_s or row.decode_tokens_per_s
+    return f"{row.prefill_tokens_per_s:,.0f}/{row.decode_tokens_per_s:,.0f}" if known else ""
 
 
 def _reading(readings: dict[str, Any], name: str, unit: str) -> str:

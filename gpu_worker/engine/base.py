@@ -18,6 +18,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     slots: int  # requests decoding together
     kv_tokens: int  # prompt and generated tokens of all requests together
     context_tokens: int  # prompt and generated tokens of one request
+    prefill_tokens_per_s: float = 0.0  # prompt tokens read; measured at the start, 0 while unknown
+    decode_tokens_per_s: float = 0.0  # tokens generated for a full batch
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

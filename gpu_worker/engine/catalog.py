@@ -46,7 +46,7 @@ def make_transformers(settings: WorkerSettings) -> Engine:
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
     loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
     options = default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens)
-    return TransformersEngine(loaded.model, loaded.tokenizer, options=options)
+    return TransformersEngine(loaded.model, loaded.tokenizer, options=options, measure_s=settings.warm_up_s)
 
 
 def make_openai(settings: WorkerSettings) -> Engine:

@@ -54,6 +54,11 @@ class ResidentLoop:
         return Capacity(slots=slots, kv_tokens=kv_tokens, context_tokens=min(self._most_context, kv_tokens))
 
     @property
+    def step_tokens(self) -> int:
+        """Prompt and new tokens that one step may hold."""
+        return self._room.limits.step_tokens.now
+
+    @property
     def context_tokens(self) -> int:
         """Of one request, while memory is not short."""
         return min(self._most_context, self._room.full_kv_tokens)

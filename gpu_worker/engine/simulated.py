@@ -132,7 +132,13 @@ class SimulatedEngine:
     def capacity(self) -> Capacity:
         """As configured, or as `resize` has made it; fewer slots after memory ran out."""
         context = min(self._options.context_tokens, self._kv_tokens)
-        return Capacity(slots=self._memory.slots, kv_tokens=self._kv_tokens, context_tokens=context)
+        return Capacity(
+            slots=self._memory.slots,
+            kv_tokens=self._kv_tokens,
+            context_tokens=context,
+            prefill_tokens_per_s=self._options.prefill_tokens_per_s,
+            decode_tokens_per_s=self._options.tokens_per_s * self._memory.slots,
+        )
 
     @property
     def load(self) -> Load:

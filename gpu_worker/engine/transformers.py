@@ -5,6 +5,7 @@ brings the loop back when it broke. Everything else is under one lock, so that `
 any thread.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -27,6 +28,9 @@ from gpu_worker.engine.logprobs import token_logprobs
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop
 from gpu_worker.engine.shortage import no_room
+from gpu_worker.engine.warmup import Speeds, measure
+
+_log = logging.getLogger(__name__)
 
 _Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
 
@@ -37,7 +41,7 @@ _WARM_UP = "warm-up"
 class TransformersEngine:
     """Generates with a loaded model and its tokenizer; see `loading.load_model`.
 
-    `threads` sets torch's CPU threads, for the whole process.
+    `threads` sets torch's CPU threads, for the whole process. `warm_up` measures for `measure_s` seconds; 0: never.
     """
 
     def __init__(
@@ -47,11 +51,14 @@ class TransformersEngine:
         *,
         options: LoopOptions | None = None,
         threads: int | None = None,
+        measure_s: float = 0.0,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        vocabulary = model.get_input_embeddings().weight.shape[0]
-        self._prompts = PromptReader(tokenizer, vocabulary=vocabulary)
+        self._vocabulary: int = model.get_input_embeddings().weight.shape[0]
+        self._measure_s = measure_s
+        self._speeds = Speeds()
+        self._prompts = PromptReader(tokenizer, vocabulary=self._vocabulary)
         self._intake = Intake(model, self._prompts)
         self._inbox: queue.Queue[_Event] = queue.Queue()
         self._lock = threading.RLock()
@@ -67,7 +74,9 @@ class TransformersEngine:
     @property
     def capacity(self) -> Capacity:
         """As the loop is now: it has fewer slots after memory ran out, and slowly more again."""
-        return self._capacity
+        return msgspec.structs.replace(
+            self._capacity, prefill_tokens_per_s=self._speeds.prefill, decode_tokens_per_s=self._speeds.decode
+        )
 
     @property
     def load(self) -> Load:
@@ -86,7 +95,7 @@ class TransformersEngine:
         )
 
     def warm_up(self) -> None:
-        """Generate a few tokens, greedily and by sampling.
+        """Generate a few tokens, greedily and by sampling; then measure the speed, if there is time for it.
 
         Raises:
             EngineDeadError: the model does not generate.
@@ -99,6 +108,10 @@ class TransformersEngine:
                 done = self.step(1.0)
             if done[0].error is not None:
                 raise EngineDeadError(f"the warm-up generation failed: {done[0].error.message}")
+        if self._measure_s:
+            step_tokens = self._resident.step_tokens
+            self._speeds = measure(self, vocabulary=self._vocabulary, step_tokens=step_tokens, budget_s=self._measure_s)
+            _log.info("measured: %s; room for %s", self._speeds, self.capacity)
 
     def submit(self, request_id: str, request: Request, *, generated: tuple[int, ...] = ()) -> None:
         """Take a request; see `Engine.submit`."""

@@ -27,6 +27,7 @@ def _marked(temporary):
         for name in [name for name in os.environ if name.startswith("STOKER_") and name != "STOKER_CACHE_DIR"]:
             patch.delenv(name)
         patch.setenv(MARK, mark)
+        patch.setenv("STOKER_WARM_UP_S", "0.3")  # not every real worker need measure for its full time
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         yield

@@ -214,3 +214,17 @@ def test_a_smaller_cache_refuses_what_it_cannot_hold_and_grows_when_idle(cache, 
         engine.step(0.0)
     submit(engine, request(3))
     assert finish(engine, 1)[0].error is None
+
+
+def test_the_warm_up_measures_and_finds_the_safe_number_of_slots(memory, model):
+    memory.rows = 12
+    made = TransformersEngine(model.model, model.tokenizer, measure_s=3.0)
+    assert made.capacity.decode_tokens_per_s == 0
+    made.warm_up()
+    capacity = made.capacity
+    assert capacity.prefill_tokens_per_s > 0
+    assert capacity.decode_tokens_per_s > 0
+    assert made.load.running == made.load.waiting == 0
+    assert memory.failures
+    assert capacity.slots <= 12
+    made.close()

@@ -42,6 +42,7 @@ def test_what_the_telemetry_says_has_columns_and_the_rest_is_behind_it():
         "model",
         "requests",
         "slots",
+        "reads/writes",
         "tokens",
         "tokens/s",
         "kv",
@@ -51,6 +52,11 @@ def test_what_the_telemetry_says_has_columns_and_the_rest_is_behind_it():
     ]
     assert line.split()[:12] == ["w", "ready", "0", "0", "7", "134.2", "12.5", "%", "40", "%", "0.0", "s"]
     assert line.rstrip().endswith("cpu_percent 21.9; gpu0: temperature_c 61, xid_count 0; gpu1: error GPU is lost")
+
+
+def test_measured_speeds_are_shown():
+    row = Session(id="s", worker="w", epoch=1, state="ready", prefill_tokens_per_s=5150.4, decode_tokens_per_s=812.6)
+    assert "5,150/813" in shown(status._worker_table([row]))
 
 
 def test_a_worker_that_has_not_said_how_it_does_has_empty_columns():
