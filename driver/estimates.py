@@ -12,6 +12,7 @@ from driver.snapshot import JobView
 ENOUGH = 16  # answers before lengths are believed
 HEADROOM = 1.5  # a request is expected to be so many times as long as the mean: safe for the KV memory
 MEMORY_ANSWERS = 10_000  # of a model; older ones count less and less
+LONG = 2.5  # times the mean is a long text
 SAMPLE = 64  # requests that stand for all of a job
 MEMORY_BEATS = 0.3  # weight of a new measurement of speed
 
@@ -59,22 +60,32 @@ def expected_tokens(request: PendingRequest, mean_output: float | None) -> int:
 
 def probable_tokens(job: JobView) -> float:
     """Mean tokens of the next requests of the job, without headroom."""
-    if not job.pending:
-        return 1.0
-    total = 0.0
-    sample = job.pending[:SAMPLE]
-    for request in sample:
-        output = request.cost - request.prompt_tokens
-        total += request.prompt_tokens + (output if job.mean_output is None else min(output, job.mean_output))
-    return max(1.0, total / len(sample))
+    sample = [_tokens(request, job.mean_output) for request in job.pending[:SAMPLE]]
+    return max(1.0, sum(sample) / max(len(sample), 1))
+
+
+def long_tokens(job: JobView) -> float:
+    """What one of the next requests of the job may well take, if its text becomes a long one."""
+    mean = None if job.mean_output is None else LONG * job.mean_output
+    return max((_tokens(request, mean) for request in job.pending[:SAMPLE]), default=1.0)
+
+
+def _tokens(request: PendingRequest, output: float | None) -> float:
+    most = request.cost - request.prompt_tokens
+    return request.prompt_tokens + (most if output is None else min(most, output))
 
 
 class WorkerSpeeds:
-    """How many tokens each worker generates in a second with all its slots in use, measured between beats."""
+    """How many tokens each worker generates in a second with all its slots in use, measured between beats.
+
+    A request goes faster the fewer there are beside it, so a worker seen with little to do looks faster than one that
+    is full: the two are not compared.
+    """
 
     def __init__(self) -> None:
         self._beats: dict[str, tuple[int, int]] = {}  # session: server ms, tokens generated until then
-        self._of_request: dict[str, float] = {}  # tokens per second of one request
+        self._busy: dict[str, float] = {}  # session: tokens per second of one request, while half the slots were in use
+        self._light: dict[str, float] = {}  # the same, while fewer were
 
     def note(self, sessions: Iterable[Session]) -> None:
         """Learn from the latest beats."""
@@ -86,25 +97,33 @@ class WorkerSpeeds:
                 self._beats[session.id] = (session.beat_ms, session.generated_tokens)
                 if before is not None and session.running:
                     self._measure(session, before)
-        self._beats = {key: beat for key, beat in self._beats.items() if key in live}
-        self._of_request = {key: speed for key, speed in self._of_request.items() if key in live}
+        for known in (self._beats, self._busy, self._light):
+            for session_id in known.keys() - live:
+                del known[session_id]
 
     def speed(self, session: Session) -> float:
-        """Tokens per second with all slots in use; as the others' on average while it is not known, 1 if none is."""
-        own = self._of_request.get(session.id)
+        """Tokens per second with all slots in use: as seen at work, else as measured at its start.
+
+        Without either it is taken to be like the others; where nobody is known, all are equally fast.
+        """
+        slots = max(session.slots, 1)
+        if session.id not in self._busy and session.decode_tokens_per_s > 0:
+            return session.decode_tokens_per_s
+        known = self._busy or self._light
+        own = known.get(session.id)
         if own is None:
-            known = self._of_request.values()
-            own = sum(known) / len(known) if known else 1.0 / max(session.slots, 1)
-        return own * max(session.slots, 1)
+            own = sum(known.values()) / len(known) if known else 1.0 / slots
+        return own * slots
 
     def fastest_request(self) -> float:
         """Tokens per second of one request where it goes fastest; 0 while nothing is known."""
-        return max(self._of_request.values(), default=0.0)
+        return max([*self._busy.values(), *self._light.values()], default=0.0)
 
     def _measure(self, session: Session, before: tuple[int, int]) -> None:
         tokens = session.generated_tokens - before[1]
         if tokens <= 0:
             return
         now = 1000 * tokens / (session.beat_ms - before[0]) / session.running
-        old = self._of_request.get(session.id, now)
-        self._of_request[session.id] = old + MEMORY_BEATS * (now - old)
+        known = self._busy if 2 * session.running >= session.slots else self._light
+        old = known.get(session.id, now)
+        known[session.id] = old + MEMORY_BEATS * (now - old)

@@ -3,8 +3,8 @@
 First comes a worker on which it runs at once, then the one that will have done soonest what it has, by its measured
 speed. A worker that has all it can run gets more only when half of its window is empty, or part of it has been for
 `max_batch_delay`: so a lone request goes out at once while a GPU is free, and fills a batch while none is. When less
-waits than the workers can run together the end is near: then windows stay empty, each worker gets a part by its speed,
-and one on which a request would outlast all others gets none, so that all finish together.
+waits than the workers can run together the end is near: then windows stay empty, and each worker gets a part by its
+speed. One on which a long request would outlast everything else gets none even earlier. So all finish together.
 """
 
 from collections import OrderedDict, deque
@@ -20,15 +20,17 @@ from driver.snapshot import WorkerView
 
 PREFIXES = 4096  # remembered
 WORKERS_OF_PREFIX = 8
+GRACE = 1.5  # by simulation: with less, slow workers idle too early; with more, all wait for them at the end
 
 Rank: TypeAlias = tuple[bool, float, int, int, str]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for a model: requests, and their probable tokens."""
+    """What waits for a model: requests, their probable tokens, and what one of them takes if it is long."""
 
     requests: float
     tokens: float
+    longest: float = 1.0
 
 
 class Memory:
@@ -134,7 +136,8 @@ class Room:
         quotas = finishing_quotas(views, demand)
         heap = self._heaps.setdefault(model, [])
         for view in views:
-            most = self._window_room(view) if quotas is None else min(view.idle_slots, quotas[view.session_id])
+            quota = quotas[view.session_id]
+            most = self._window_room(view) if quota is None else min(view.idle_slots, quota)
             if most > 0 and view.has_room:
                 place = self._places[view.session_id] = Place(view, most, view.idle_slots)
                 heap.append((place.rank, place))
@@ -166,30 +169,28 @@ class Room:
         return None
 
 
-def finishing_quotas(workers: Iterable[WorkerView], demand: Demand) -> dict[str, int] | None:
+def finishing_quotas(workers: Iterable[WorkerView], demand: Demand) -> dict[str, int | None]:
     """How many requests more each worker may get so that all finish together; None while that is far away.
 
-    It is far while more requests wait than the workers can run at once.
+    It is far while more requests wait than the workers can run at once. Only those that would be busy with a long
+    request for longer than the others with everything get nothing already before that.
     """
     views = list(workers)
-    if demand.requests >= sum(view.slots for view in views):
-        return None
-    typical = demand.tokens / demand.requests if demand.requests else 1.0
-    alone_s = {view.session_id: typical * view.slots / view.speed for view in views}
-    by_speed = sorted(views, key=lambda view: alone_s[view.session_id])
+    alone_s = {view.session_id: demand.longest * view.slots / view.speed for view in views}
     # Of what is in hand half is done, on average.
     work, speed, end_s = demand.tokens, 0.0, inf
     used: list[WorkerView] = []
-    for view in by_speed:
-        shortest_s = alone_s[view.session_id]
-        if used and shortest_s > 2 * end_s + alone_s[used[0].session_id]:
+    for view in sorted(views, key=lambda view: alone_s[view.session_id]):
+        if used and alone_s[view.session_id] > GRACE * end_s + alone_s[used[0].session_id]:
             break
         used.append(view)
         work += view.tokens_in_hand / 2
         speed += view.speed
         end_s = work / speed
-    quotas = dict.fromkeys(alone_s, 0)
+    quotas: dict[str, int | None] = dict.fromkeys(alone_s, 0)
+    is_far = demand.requests >= sum(view.slots for view in used)
+    typical = demand.tokens / demand.requests if demand.requests else 1.0
     for view in used:
-        part = ceil((end_s * view.speed - view.tokens_in_hand / 2) / typical - 1e-9)
-        quotas[view.session_id] = max(part, 1)
+        part = 0.0 if is_far else (end_s * view.speed - view.tokens_in_hand / 2) / typical
+        quotas[view.session_id] = None if is_far else max(ceil(part - 1e-9), 1)
     return quotas

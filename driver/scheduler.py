@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from driver.batching import Batch, Front
-from driver.estimates import probable_tokens
+from driver.estimates import long_tokens, probable_tokens
 from driver.fairness import Fairness, Turns
 from driver.isolation import isolate
 from driver.placement import Demand, Memory, Place, Room
@@ -63,7 +63,8 @@ def _demand_for(model: str, jobs: Iterable[JobView], more: float) -> Demand:
     wanting = [(max(job.backlog, len(job.pending)), job) for job in jobs if job.model in ("", model)]
     return Demand(
         requests=more + sum(count for count, _ in wanting),
-        tokens=sum(count * probable_tokens(job) for count, job in wanting),
+        tokens=more + sum(count * probable_tokens(job) for count, job in wanting),
+        longest=max((long_tokens(job) for _, job in wanting), default=1.0),
     )
 
 

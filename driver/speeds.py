@@ -46,10 +46,10 @@ class Speeds:
         """Look at the heartbeat table."""
         for row in sessions:
             before = self._known.get(row.id)
-            known = _Known(row=row) if before is None else self._next(before, row)
-            if not known.tokens_per_s and row.decode_tokens_per_s:
-                known = msgspec.structs.replace(known, tokens_per_s=row.decode_tokens_per_s)  # its own, at its start
-            self._known[row.id] = known
+            if before is None:
+                self._known[row.id] = _Known(row=row)
+            else:
+                self._known[row.id] = self._next(before, row)
         here = {row.id for row in sessions if row.state == WorkerState.READY}
         self._known = {name: known for name, known in self._known.items() if name in {row.id for row in sessions}}
         speeds = [known.tokens_per_s for name, known in self._known.items() if name in here and known.tokens_per_s]

@@ -49,7 +49,7 @@ def heterogeneous(requests: int, speeds: Sequence[float] = (1.0, 2.0, 4.0, 4.0))
     return Scenario(speeds=tuple(speeds), jobs=(SimulatedJob(count=requests // 2),) * 2)
 
 
-def mixed(gpus: int, requests: int, seed: int = 1) -> Scenario:
+def mixed(gpus: int, requests: int, small_jobs: int = 150, seed: int = 1) -> Scenario:
     """A huge job of normal priority; small ones of every priority behind it; and workers that die."""
     draw = random.Random(seed)
     span_s = requests / (gpus * 8)
@@ -58,7 +58,7 @@ def mixed(gpus: int, requests: int, seed: int = 1) -> Scenario:
             count=draw.randint(1, 64), at_s=draw.uniform(0, span_s), priority=priority, user=f"user{draw.randrange(5)}"
         )
         for priority in (10, 0, -10)
-        for _ in range(50)
+        for _ in range(small_jobs // 3)
     ]
     deaths = tuple((draw.uniform(0, span_s), draw.randrange(gpus)) for _ in range(max(1, gpus // 20)))
     return Scenario(speeds=(1.0,) * gpus, jobs=(SimulatedJob(count=requests, user="huge"), *small), deaths=deaths)

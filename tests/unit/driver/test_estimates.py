@@ -1,7 +1,17 @@
+import msgspec
 import pytest
 
 from broker.records import JobFront, PendingRequest, Session
-from driver.estimates import ENOUGH, HEADROOM, Lengths, WorkerSpeeds, expected_tokens, probable_tokens
+from driver.estimates import (
+    ENOUGH,
+    HEADROOM,
+    LONG,
+    Lengths,
+    WorkerSpeeds,
+    expected_tokens,
+    long_tokens,
+    probable_tokens,
+)
 from tests.support.views import job
 
 
@@ -73,10 +83,17 @@ def test_what_a_job_probably_takes_is_without_reserve():
     assert probable_tokens(job(requests=())) == 1
 
 
-# WorkerSpeeds
+def test_a_long_request_is_some_times_the_mean_and_never_longer_than_it_may():
+    requests = tuple(PendingRequest(index=i, cost=cost, prompt_tokens=10) for i, cost in enumerate((30, 110)))
+    assert long_tokens(job(requests=requests)) == 110
+    assert long_tokens(job(requests=requests, mean_output=10.0)) == 10 + LONG * 10
+    assert long_tokens(job(requests=())) == 1
 
 
-def row(name, beat_s, tokens, running=2, slots=10):
+# Speeds
+
+
+def row(name, beat_s, tokens, running=2, slots=4):
     return Session(
         id=name,
         worker=name,
@@ -99,7 +116,7 @@ def noted(*beats):
 def test_speed_is_what_came_between_two_beats_as_if_all_slots_were_in_use():
     speeds = noted(row("a", 1, 100), row("a", 3, 180))
     assert speeds.fastest_request() == 20.0
-    assert speeds.speed(row("a", 3, 180)) == 200.0
+    assert speeds.speed(row("a", 3, 180)) == 80.0
 
 
 def test_nothing_is_measured_of_a_worker_that_does_nothing():
@@ -111,6 +128,20 @@ def test_nothing_is_measured_of_a_worker_that_does_nothing():
 def test_who_is_not_measured_is_taken_for_like_the_others():
     speeds = noted([row("a", 1, 0), row("b", 1, 0)], [row("a", 2, 20), row("b", 2, 60)])
     assert speeds.speed(row("new", 0, 0, slots=4)) == pytest.approx(80.0)
+
+
+def test_a_worker_with_little_to_do_is_not_taken_for_a_fast_one():
+    """One request alone goes faster than each of many."""
+    light = [row("light", 1, 0, running=1), row("light", 2, 100, running=1)]
+    assert noted(*light).speed(light[1]) == 400.0
+    speeds = noted([light[0], row("busy", 1, 0)], [light[1], row("busy", 2, 20)])
+    assert speeds.speed(light[1]) == speeds.speed(row("busy", 2, 20)) == 40.0
+
+
+def test_a_speed_measured_at_the_start_counts_until_the_worker_is_seen_at_work():
+    new = msgspec.structs.replace(row("a", 1, 0), decode_tokens_per_s=500.0)
+    assert noted(new).speed(new) == 500.0
+    assert noted(new, row("a", 2, 20)).speed(new) == 40.0
 
 
 def test_as_long_as_nobody_is_measured_all_are_equally_fast():

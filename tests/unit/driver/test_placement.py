@@ -117,12 +117,25 @@ def test_near_the_end_windows_stay_empty():
 # The end
 
 
-def quotas(*workers, requests, tokens_each=100):
-    return finishing_quotas(workers, Demand(requests=requests, tokens=requests * tokens_each))
+def quotas(*workers, requests, tokens_each=100, longest=None):
+    demand = Demand(requests=requests, tokens=requests * tokens_each, longest=longest or tokens_each)
+    return finishing_quotas(workers, demand)
 
 
 def test_while_much_waits_there_are_no_quotas():
-    assert quotas(worker("a", slots=8), worker("b", slots=8), requests=16) is None
+    found = quotas(worker("a", slots=8), worker("b", slots=8), requests=16)
+    assert found == {"session of a": None, "session of b": None}
+
+
+def test_before_the_end_a_worker_that_would_take_a_long_request_beyond_it_gets_nothing():
+    slow, fast = worker("slow", slots=8), worker("fast", slots=8, speed=10.0)
+    assert quotas(slow, fast, requests=60)["session of slow"] is None
+    assert quotas(slow, fast, requests=60, longest=300) == {"session of slow": 0, "session of fast": None}
+
+
+def test_without_bound_nobody_is_left_out():
+    slow, fast = worker("slow", slots=8), worker("fast", slots=8, speed=1000.0)
+    assert set(quotas(slow, fast, requests=float("inf"), longest=10**6).values()) == {None}
 
 
 def test_equal_workers_get_equal_parts():
@@ -146,10 +159,10 @@ def test_one_that_would_finish_long_after_all_others_gets_nothing():
 
 @given(views.workers.filter(bool), st.integers(1, 50), st.integers(1, 500))
 def test_quotas_have_a_place_for_everything_that_waits(workers, requests, tokens):
-    found = quotas(*workers, requests=requests, tokens_each=tokens)
-    if found is not None:
-        assert sum(found.values()) >= requests
-        assert all(quota >= 0 for quota in found.values())
+    found = quotas(*workers, requests=requests, tokens_each=tokens).values()
+    if None not in found:
+        assert sum(found) >= requests
+        assert min(found) >= 0
 
 
 # Prefixes

@@ -50,32 +50,32 @@ def test_jains_index_is_one_for_equals():
 
 
 def test_equal_jobs_keep_equal_gpus_busy_and_share_them_equally():
-    results = simulate(equal(8, 12_000, jobs=4), "stoker")
+    results = simulate(equal(4, 5000, jobs=4), "stoker")
     assert results.utilisation > 0.97
     assert results.jain > 0.99
-    assert results.over_bound < 1.06
+    assert results.over_bound < 1.04
 
 
 def test_gpus_of_different_speeds_finish_together():
-    results = simulate(heterogeneous(16_000), "stoker")
+    results, fifo = (simulate(heterogeneous(6000), name) for name in ("stoker", "fifo"))
     assert results.utilisation > 0.97
-    assert results.over_bound < 1.03
-    assert results.over_bound < simulate(heterogeneous(16_000), "fifo").over_bound
+    assert results.over_bound < 1.04
+    assert results.over_bound < fifo.over_bound
 
 
 def test_a_batch_has_room_to_fill_while_no_slot_is_idle():
-    scenario = equal(4, 3000, jobs=1)
+    scenario = equal(2, 1500, jobs=1)
     assert 2 * simulate(scenario, "stoker").batches < 1.5 * simulate(scenario, "fifo").batches
 
 
 def test_small_jobs_behind_a_huge_one_start_at_once_and_by_class_though_workers_die():
-    results = simulate(mixed(10, 6000), "stoker")
+    results = simulate(mixed(8, 3000, small_jobs=30), "stoker")
     assert results.wait_s[10] < 1.0
     assert results.wait_s[0] < 2.0
     assert results.wait_s[-10] > results.wait_s[0]
 
 
 def test_all_classes_are_done_in_their_order():
-    jobs = tuple(SimulatedJob(count=600, priority=priority) for priority in (-10, 0, 10))
+    jobs = tuple(SimulatedJob(count=200, priority=priority) for priority in (-10, 0, 10))
     done_s = simulate(Scenario(speeds=(1.0,), jobs=jobs), "stoker").done_s
     assert done_s[10] < done_s[0] < done_s[-10]
