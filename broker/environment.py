@@ -59,6 +59,7 @@ VARIABLES = frozenset(
         "SIMULATED_SLOTS",
         "SIMULATED_FAULTS",
         "SIMULATED_METER",
+        "WORKER_EXTENSION_CLS",
         "LOG_LEVEL",
         # driver
         "INITIAL_WORKER_COUNT",

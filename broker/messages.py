@@ -50,6 +50,7 @@ class WorkerState(StrEnum):
     STARTING = "starting"  # the name is reserved, the process is coming up
     LOADING = "loading"  # the model is being loaded and warmed up
     READY = "ready"
+    SLEEPING = "sleeping"  # its model is out of the GPU's memory; woken by hand
     DRAINING = "draining"  # finishes what it has, takes nothing new
     POISONED = "poisoned"  # fails everything; set aside
     DEAD = "dead"  # its lease is over, or its end was reported; set by others

@@ -17,6 +17,9 @@ def obstacle(store: Store, model: str, *, private: bool = False) -> str | None:
     able = [session for session in alive if model in ("", session.model)]
     if any(session.state == WorkerState.READY for session in able):
         return None
+    if able and all(session.state == WorkerState.SLEEPING for session in able):
+        advice = "" if private else f": wake it with `stoker ctl {able[0].worker} wake`"
+        return f"the workers for {_name(model)} are asleep{advice}; the job waits"
     if able:
         return f"no worker for {_name(model)} is ready yet: {len(able)} still starting; the job waits"
     others = sorted({session.model for session in alive if session.model})

@@ -17,7 +17,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
-from broker import lifeline
+from broker import lifeline, panel
 from broker.celery_app import create_app, worker_queue
 from broker.environment import PREFIX
 from broker.errors import BrokerError, StokerError, WorkerNameTakenError
@@ -25,9 +25,10 @@ from broker.keys import Keys
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from gpu_worker import tasks
-from gpu_worker.engine.base import Engine
+from gpu_worker.control import Control
 from gpu_worker.engine.catalog import create_engine
 from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_NAME_TAKEN, end_process
+from gpu_worker.extension import Extension, ExtensionContext
 from gpu_worker.runtime import Runtime
 from gpu_worker.settings import WorkerSettings, load_worker_settings
 from gpu_worker.telemetry import Telemetry
@@ -50,6 +51,7 @@ def main() -> int:
     session_id = uuid.uuid4().hex
     app = create_app(broker, Keys(broker.namespace).session(session_id))
     tasks.register(app)
+    panel.register(tasks.answer)
     app.conf.update(_worker_config(settings))
     process = WorkerProcess(broker, settings, session_id)
     signals.worker_process_init.connect(process.on_init, weak=False)
@@ -76,12 +78,14 @@ class WorkerProcess:
         try:
             runtime = self._open_runtime()
             tasks.runtimes[:] = [runtime]
+            tasks.controls[:] = [Control(runtime, self._open_extension(runtime))]
             runtime.start()
         except StokerError as error:
             end_process(_exit_code(error), str(error))
 
     def on_shutdown(self, **_: Any) -> None:
         """End the session; whatever it still holds is given back."""
+        tasks.controls.clear()
         if tasks.runtimes:
             tasks.runtimes.pop().stop()
 
@@ -115,10 +119,13 @@ class WorkerProcess:
         fields = {"host": socket.gethostname(), "pid": os.getpid(), "device": settings.device}
         store.sessions.open(session_id, settings.worker_name, os.environ.get(INSTANCE, session_id), fields)
         telemetry = Telemetry(_gpus(settings), time.monotonic)
-        return Runtime(store, settings, session_id, self._main_pid, telemetry, self._load_engine)
+        return Runtime(store, settings, session_id, self._main_pid, telemetry, create_engine)
 
-    def _load_engine(self) -> Engine:
-        return create_engine(self._settings)
+    def _open_extension(self, runtime: Runtime) -> Extension | None:
+        path = self._settings.worker_extension_cls
+        if not path:
+            return None
+        return Extension(path, ExtensionContext(runtime.worker, lambda: runtime.seat.engine))
 
 
 def _exit_code(error: StokerError) -> int:

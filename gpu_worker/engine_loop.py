@@ -44,6 +44,7 @@ class EngineLoop:
         self._waiting: dict[str, _Waiting] = {}
         self._looked_s = 0.0
         self._read_s = 0.0
+        self._answered_s = time.monotonic()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -51,12 +52,18 @@ class EngineLoop:
         """Start stepping."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop stepping, and close the engine. Safe to call twice."""
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Stop stepping, and close the engine. Safe to call twice. False when its step does not end in time."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout_s)
         self._engine.close()
+        return not self._thread.is_alive()
+
+    @property
+    def answered_s(self) -> float:
+        """Seconds since the engine's last answer to `step`: it comes many times a second, unless the engine hangs."""
+        return time.monotonic() - self._answered_s
 
     def submit(self, batch_id: str, requests: Sequence[ClaimedRequest], inbox: Inbox) -> None:
         """Give a batch's requests to the engine; the inbox hears of them by request index."""
@@ -94,6 +101,7 @@ class EngineLoop:
             while not self._stopped.is_set():
                 for completion in self._engine.step(STEP_S):
                     self._deliver(completion)
+                self._answered_s = time.monotonic()
                 self._look_for_text()
                 self._look_for_checkpoints()
         except BaseException as error:

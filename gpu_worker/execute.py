@@ -45,7 +45,8 @@ def execute_batch(app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> 
     except Exception as error:
         # A fault of ours. The ledger must not go on believing that the batch is being run.
         logger.exception("batch %s failed", batch_id)
-        runtime.loop.withdraw_batch(batch_id)
+        if runtime.is_ready:
+            runtime.loop.withdraw_batch(batch_id)
         runtime.note_failure(job_id, 0, f"{type(error).__name__}: {error}")
         with contextlib.suppress(BrokerRefusedError):  # it was refused before; the batch stays with this session
             insist(lambda: runtime.store.ledger.release(batch_id, job_id, runtime.session_id, count_attempt=True))
@@ -69,6 +70,9 @@ class _Execution:
 
     def run(self) -> None:
         self._commit(self._refused(index, why) for index, why in self._claimed.unreadable)
+        if not self._runtime.takes_batches:
+            self._release()
+            return
         if self._stop_error() is None:
             self._runtime.loop.submit(self._ticket.batch_id, tuple(self._open.values()), self._ticket.inbox)
         while self._open:
@@ -145,8 +149,11 @@ class _Execution:
         tokens = {index: item.checkpoint for index, item in partial.items() if item and index in self._open}
         if tokens:
             insist(lambda: self._ledger.checkpoint(*self._ids, tokens))
+        self._release()
+
+    def _release(self) -> None:
         released = insist(lambda: self._ledger.release(*self._ids, count_attempt=False))
-        logger.warning("gave %d requests of batch %s back", released, batch_id)
+        logger.warning("gave %d requests of batch %s back", released, self._ticket.batch_id)
 
     def _ended(self, index: int, completion: Completion | None, error: OutputError) -> Output:
         empty = Completion(request_id="", finish_reason=FinishReason.ERROR)

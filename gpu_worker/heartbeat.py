@@ -33,14 +33,27 @@ class Heart:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._broker_up = True
+        self._news = threading.Condition()
+        self._begun = 0
+        self._answered = 0
 
     def start(self) -> None:
         """Start beating."""
         self._thread.start()
 
-    def beat_now(self) -> None:
-        """Do not wait for the interval: something changed that the driver should see. Only sets a flag."""
+    def beat_now(self) -> int:
+        """Do not wait for the interval: something changed that the driver should see. Only sets a flag.
+
+        Returns the number for `answered`.
+        """
+        number = self._begun + 1  # one that is on its way may have read what was before
         self._wanted.set()
+        return number
+
+    def answered(self, number: int, timeout_s: float) -> bool:
+        """Wait so long for Redis to have taken this beat, or a later one."""
+        with self._news:
+            return self._news.wait_for(lambda: self._answered >= number, timeout_s)
 
     def stop(self) -> None:
         """Stop beating. Safe to call twice, and from the heartbeat itself."""
@@ -51,6 +64,7 @@ class Heart:
 
     def step(self) -> None:
         """One beat. An outage is logged once; the next beat tries again."""
+        number = self._begun = self._begun + 1
         try:
             self._on_reply(self._sessions.beat(self._session_id, self._worker, self._read()))
         except BrokerError as error:
@@ -59,6 +73,9 @@ class Heart:
             self._broker_up = False
             return
         self._broker_up = True
+        with self._news:
+            self._answered = number
+            self._news.notify_all()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -24,7 +24,7 @@ class InHand:
     """All batches in hand. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition(threading.Lock())
         self._tickets: dict[str, Ticket] = {}
 
     def take(self, batch_id: str, job_id: str) -> Ticket | None:
@@ -39,6 +39,15 @@ class InHand:
         """Let a batch go."""
         with self._lock:
             self._tickets.pop(ticket.batch_id, None)
+            self._lock.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def is_empty(self, timeout_s: float) -> bool:
+        """Wait so long for no batch to be in hand."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._tickets, timeout_s)
 
     def job_ids(self) -> list[str]:
         """The jobs that have a batch in hand."""

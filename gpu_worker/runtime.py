@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, BrokerUnavailableError
 from broker.messages import WorkerState
 from broker.records import BeatReply, Cause, Heartbeat
 from broker.store import Store
@@ -16,10 +16,15 @@ from gpu_worker.engine_loop import EngineLoop
 from gpu_worker.exits import EXIT_ENGINE, EXIT_FENCED, end_process
 from gpu_worker.heartbeat import Heart
 from gpu_worker.in_hand import InHand
+from gpu_worker.seat import Seat
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.standing import IN_SERVICE, NotNowError, Standing
 from gpu_worker.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
+
+UNLOAD_LIMIT_S = 30.0  # for an engine's step to end
+LOOK_S = 0.1
 
 
 class Runtime:
@@ -35,7 +40,7 @@ class Runtime:
         session_id: str,
         main_pid: int,
         telemetry: Telemetry,
-        load_engine: Callable[[], Engine],
+        load_engine: Callable[[WorkerSettings], Engine],
     ) -> None:
         self.store = store
         self.settings = settings
@@ -45,52 +50,95 @@ class Runtime:
         self._main_pid = main_pid
         self._telemetry = telemetry
         self._load_engine = load_engine
-        self._engine: Engine | None = None
-        self._loop: EngineLoop | None = None
-        self._state = WorkerState.LOADING
-        self._reason = ""
+        self.seat = Seat(settings.checkpoint_tokens, self._on_engine_death)
+        self.standing = Standing()
+        self.started_s = time.monotonic()
         self._failed_in_row: set[tuple[str, int]] = set()
-        self._drain_until_s = float("inf")
         self._heart = Heart(
             store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, self._on_reply
         )
 
     @property
     def loop(self) -> EngineLoop:
-        """The running engine."""
-        assert self._loop is not None, "no task runs before the engine is ready"
-        return self._loop
+        """The running engine's, for a batch that may run."""
+        loop = self.seat.loop
+        assert loop is not None, "no batch runs while there is no engine at work"
+        return loop
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine is loaded and warm."""
-        return self._loop is not None
+        """Whether an engine is loaded and warm, and nobody works on it."""
+        return self.seat.loop is not None
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether a batch that comes now may run; else it must be given back."""
+        return self.standing.takes_batches
 
     @property
     def gives_back(self) -> bool:
-        """Whether batches must be given back now: the drain's time is over, or the worker is set aside."""
-        return self._state is WorkerState.POISONED or time.monotonic() >= self._drain_until_s
+        """Whether batches must be given back now: the engine is needed, a drain's time is over, or it is set aside."""
+        return self.standing.gives_back
 
     def start(self) -> None:
         """Load and warm the engine while already beating, then be ready."""
         self._heart.start()
-        engine = self._load_engine()
-        engine.warm_up()
-        self._engine = engine
-        self._loop = EngineLoop(engine, self.settings.checkpoint_tokens, self._on_engine_death)
-        self._loop.start()
-        if self._state is WorkerState.LOADING:
-            self._state = WorkerState.READY
+        self.load(self.settings)
+        self.standing.ready()
+        self._heart.beat_now()
+
+    def load(self, settings: WorkerSettings) -> None:
+        """Load and warm an engine, and let it work. No other one may be there.
+
+        Raises:
+            StokerError: it cannot be loaded, or does not generate.
+        """
+        engine = self._load_engine(settings)
+        try:
+            engine.warm_up()
+        except BaseException:
+            engine.close()
+            raise
+        self.settings = settings
+        self.seat.put(engine)
+
+    def unload(self) -> None:
+        """Let the engine go, and its memory; nothing may be in hand. The process ends where that cannot be."""
+        if not self.seat.clear(UNLOAD_LIMIT_S):
+            end_process(EXIT_ENGINE, f"the engine does not stop within {UNLOAD_LIMIT_S:g} s")
+
+    def leave_service(self, state: WorkerState, note: Callable[[str], None], *, finish: bool) -> None:
+        """Be in a state in which no work comes; returns when none is in hand, all of it given back or finished.
+
+        Nothing is lost or blamed: what has begun goes on elsewhere from its tokens so far.
+
+        Raises:
+            NotNowError: the worker is not in service, or comes to its end meanwhile.
+        """
+        self.standing.leave(state, "", finish=finish)
+        note("finishing what is in hand" if finish else "giving work back")
+        self.in_hand.wake_all()
+        # Until the ledger knows the new state, the driver may assign more.
+        beat = self._heart.beat_now()
+        self._until(lambda: self._heart.answered(beat, LOOK_S))
+        self._until(lambda: self.in_hand.is_empty(LOOK_S))
+        self._until(self._release_all)
+
+    def return_to_service(self, state: WorkerState, reason: str = "") -> None:
+        """Be ready, or asleep."""
+        self.standing.come_back(state, reason)
+        self._heart.beat_now()
+
+    def explain(self, reason: str) -> None:
+        """Let the heartbeat say how far an operation is."""
+        self.standing.explain(reason)
         self._heart.beat_now()
 
     def drain(self) -> None:
         """Take no new batches; give back what is not finished within `drain_timeout`. Safe in a signal handler."""
-        if self._state is WorkerState.DRAINING:
-            return
-        self._state = WorkerState.DRAINING
-        self._drain_until_s = time.monotonic() + self.settings.drain_timeout
-        self._heart.beat_now()
-        _call_later(self.settings.drain_timeout, self.in_hand.wake_all)
+        if self.standing.drain(self.settings.drain_timeout):
+            self._heart.beat_now()
+            _call_later(self.settings.drain_timeout, self.in_hand.wake_all)
 
     def note_success(self) -> None:
         """The engine has generated for a request."""
@@ -110,19 +158,16 @@ class Runtime:
 
     def _set_aside(self, reason: str) -> None:
         """Give back what is in hand, take nothing more, and end the process after `poison_pause`."""
-        if self._state is WorkerState.POISONED:
+        if not self.standing.set_aside(reason):
             return
-        self._state = WorkerState.POISONED
-        self._reason = reason
-        logger.error("set aside: %s", self._reason)
+        logger.error("set aside: %s", reason)
         self._heart.beat_now()
         self.in_hand.wake_all()
-        _call_later(self.settings.poison_pause, lambda: end_process(EXIT_ENGINE, f"set aside: {self._reason}"))
+        _call_later(self.settings.poison_pause, lambda: end_process(EXIT_ENGINE, f"set aside: {reason}"))
 
     def stop(self) -> None:
         """End the session cleanly: whatever it holds is pending again, without counting an attempt."""
-        if self._loop is not None:
-            self._loop.stop()
+        self.seat.clear(UNLOAD_LIMIT_S)
         self._heart.stop()
         self._telemetry.close()
         try:
@@ -134,16 +179,33 @@ class Runtime:
             logger.warning("could not end the session: %s", error)
         self.store.close()
 
+    def _until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            if self.standing.is_ending:
+                raise NotNowError(f"the worker is {self.standing.state}")
+
+    def _release_all(self) -> bool:
+        """Release what is assigned to this session. False while Redis is away."""
+        try:
+            for batch in self.store.queries.batches(self.session_id):
+                self.store.ledger.release_batch(batch, count_attempt=False)
+        except BrokerUnavailableError:
+            time.sleep(LOOK_S)
+            return False
+        return True
+
     def _report(self) -> Heartbeat:
-        settings = self.settings
-        if self._engine is None:
+        settings, standing, view = self.settings, self.standing, self.seat.view()
+        if view is None:
             telemetry = self._read_telemetry()
-            return Heartbeat(state=self._state, reason=self._reason, model=settings.served_model, telemetry=telemetry)
-        capacity, load = self._engine.capacity, self._engine.load
+            return Heartbeat(
+                state=standing.state, reason=standing.reason, model=settings.served_model, telemetry=telemetry
+            )
+        capacity, load = view.capacity, view.load
         telemetry = self._read_telemetry(capacity, load)
         return Heartbeat(
-            state=self._state,
-            reason=self._reason,
+            state=standing.state,
+            reason=standing.reason,
             model=settings.served_model,
             telemetry=telemetry,
             max_batches=settings.concurrency,
@@ -167,7 +229,7 @@ class Runtime:
     def _on_reply(self, reply: BeatReply) -> None:
         if reply is BeatReply.FENCED:
             end_process(EXIT_FENCED, "this session was declared dead; its work is elsewhere now")
-        if reply is BeatReply.DRAIN and self._state is WorkerState.READY:
+        if reply is BeatReply.DRAIN and self.standing.state in IN_SERVICE:
             logger.warning("asked to drain")
             self.drain()
             os.kill(self._main_pid, signal.SIGTERM)

@@ -57,6 +57,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     simulated_slots: int = 32
     simulated_faults: bool = False
     simulated_meter: str = ""  # folder in which generated tokens are counted, in files that outlive the process
+    worker_extension_cls: str = ""  # `package.module:Class`, whose methods are commands of run-time control
     log_level: str = "WARNING"
 
     def __post_init__(self) -> None:

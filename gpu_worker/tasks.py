@@ -1,19 +1,21 @@
-"""The Celery task: a thin shell around `execute`."""
+"""The Celery tasks: thin shells around `execute` and `control`."""
 
 from typing import Any
 
 from celery import Celery
 
 from broker.errors import MessageError
-from broker.topology import GENERATE_BATCH
+from broker.topology import CONTROL, GENERATE_BATCH
+from gpu_worker.control import Control, refuse_without_engine
 from gpu_worker.execute import execute_batch
 from gpu_worker.runtime import Runtime
 
 runtimes: list[Runtime] = []  # the process's one runtime, once `worker_process_init` has made it
+controls: list[Control] = []  # its run-time control
 
 
 def register(app: Celery) -> None:
-    """Add the task to the app. It returns a short line, for Flower."""
+    """Add the tasks to the app. A batch returns a short line, for Flower."""
 
     def generate_batch(batch_id: Any, job_id: Any) -> str:
         if not (isinstance(batch_id, str) and isinstance(job_id, str)):
@@ -22,3 +24,9 @@ def register(app: Celery) -> None:
         return "done"
 
     app.task(name=GENERATE_BATCH, ignore_result=True)(generate_batch)
+    app.task(name=CONTROL, ignore_result=False)(answer)
+
+
+def answer(command: str, **arguments: Any) -> dict[str, Any]:
+    """Do a command of run-time control, as a task or for Celery's panel, which knows no runtime."""
+    return controls[0].answer(command, arguments) if controls else refuse_without_engine()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.errors import BrokerUnavailableError, ConfigurationError, InvalidRequestError, StokerError
-from driver.cli import batch, drain, flower, generate, quarantine, roles, scale, status, up
+from driver.cli import batch, ctl, drain, flower, generate, quarantine, roles, scale, status, up
 
 UNAVAILABLE_ADVICE = "; start a broker with `stoker up`, or name yours with --broker or STOKER_BROKER_URL"
 EXIT_FAILED = 1
@@ -31,6 +31,7 @@ app.command("generate")(generate.generate)
 app.command("status")(status.status)
 app.command("drain")(drain.drain)
 app.command("scale")(scale.scale)
+app.add_typer(ctl.app, name="ctl")
 app.add_typer(quarantine.app, name="quarantine")
 app.command("flower")(flower.flower)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from broker.commands import Memory
 from broker.messages import Choice, FinishReason, OutputError, Request, TokenLogprob, Usage
 from gpu_worker.engine.choices import join_tokens
 
@@ -32,18 +33,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens_used: int = 0  # held now by requests, in the measure of `Capacity.kv_tokens`
     prompt_tokens: int = 0  # taken to be read, again each time that a request starts anew
     cached_prompt_tokens: int = 0  # of them, those that were in the cache already
-
-
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine occupies, in MiB; None is for what it does not have or cannot know."""
-
-    device: str  # where the weights are now
-    rss_mib: float  # of this process
-    weights_mib: float | None = None
-    kv_cache_mib: float | None = None
-    allocated_mib: float | None = None  # GPU memory in use by this process's tensors
-    reserved_mib: float | None = None  # GPU memory that this process keeps for tensors
-    free_mib: float | None = None  # GPU memory that nobody uses
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):

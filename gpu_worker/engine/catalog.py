@@ -34,6 +34,18 @@ def _factory(name: str) -> Any:
         ) from error
 
 
+def check_model(settings: WorkerSettings) -> None:
+    """Look, as far as that is quick, whether the model of these settings can be there.
+
+    Raises:
+        ConfigurationError: it cannot; says what to do.
+    """
+    if settings.engine == "transformers":
+        from gpu_worker.engine.loading import resolve
+
+        resolve(settings.model)
+
+
 def make_transformers(settings: WorkerSettings) -> Engine:
     """A resident transformers model."""
     from gpu_worker.engine.continuous import default_options
@@ -58,10 +70,13 @@ def make_openai(settings: WorkerSettings) -> Engine:
 
 def make_simulated(settings: WorkerSettings) -> Engine:
     """Made-up words."""
+    from gpu_worker.engine.faults import fail_to_load
     from gpu_worker.engine.meter import Meter
     from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 
     time.sleep(settings.simulated_load_s)
+    if settings.simulated_faults:
+        fail_to_load(settings.model)
     options = SimulatedOptions(
         tokens_per_s=settings.simulated_tokens_per_s,
         prefill_tokens_per_s=settings.simulated_prefill_tokens_per_s,

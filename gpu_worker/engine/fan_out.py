@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from broker.commands import Memory
 from broker.messages import Choice, FinishReason, Request, Usage
-from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Memory, Traits
+from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Traits
 from gpu_worker.engine.choices import join_tokens, single_requests, split_tokens
 
 _PART = "\0"  # in the id of a text, behind its request's
@@ -97,6 +99,11 @@ class FanOut:
     def text(self, request_id: str) -> str:
         """That of the engine beneath: a request for several texts does not stream."""
         return self._engine.text(request_id)
+
+    @property
+    def model(self) -> Any:
+        """That of the engine beneath; None where it has none."""
+        return getattr(self._engine, "model", None)
 
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Resize the engine beneath."""

@@ -1,8 +1,9 @@
-"""Faults that a prompt can ask of the simulated engine, to try out what must survive them."""
+"""Faults that a prompt, or a model's name, can ask of the simulated engine, to try out what must survive them."""
 
 import os
 import signal
 
+from broker.errors import ConfigurationError
 from broker.messages import Request
 
 DIE = "<<die>>"  # the process is killed on the spot, as by the system's out-of-memory killer
@@ -15,6 +16,14 @@ def fault_of(request: Request) -> str | None:
     """The first fault that the prompt or a chat message asks for."""
     texts = [request.prompt or "", *(turn.content for turn in request.messages or ())]
     return next((f for f in (DIE, HANG, FAIL, OOM) if any(f in text for text in texts)), None)
+
+
+def fail_to_load(model: str) -> None:
+    """Do as a model's name says: die, or be one that cannot be loaded."""
+    if DIE in model:
+        die()
+    if FAIL in model:
+        raise ConfigurationError(f"model: {model} cannot be loaded, as asked")
 
 
 def die() -> None:

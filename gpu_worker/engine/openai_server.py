@@ -10,9 +10,10 @@ from concurrent.futures import Future
 
 import msgspec
 
+from broker.commands import Memory
 from broker.errors import ConfigurationError, InvalidRequestError, StokerError
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
+from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.completions import failure
 from gpu_worker.engine.errors import EngineDeadError, NoRoomError
 from gpu_worker.engine.memory import rss_mib

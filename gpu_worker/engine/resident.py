@@ -9,7 +9,8 @@ import queue
 import time
 from typing import Any
 
-from gpu_worker.engine.base import Capacity, Memory
+from broker.commands import Memory
+from gpu_worker.engine.base import Capacity
 from gpu_worker.engine.book import Book, Held
 from gpu_worker.engine.breakage import Breakage, breakage_of
 from gpu_worker.engine.cache_meter import CacheMeter
@@ -45,6 +46,11 @@ class ResidentLoop:
         self._room = Room(options, self._make_loop)
         self._shortage = Shortage(self._book, self._room, self.sampling)
         self._loop = self._room.make_loop(graphs=self._graphs)
+
+    @property
+    def model(self) -> Any:
+        """The model; None once it is closed."""
+        return self._model
 
     @property
     def capacity(self) -> Capacity:

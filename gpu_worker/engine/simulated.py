@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.clock import Clock, SystemClock
+from broker.commands import Memory
 from broker.errors import InvalidRequestError
 from broker.messages import Request
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
+from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, NoRoomError, require_fit
 from gpu_worker.engine.faults import DIE, HANG, OOM, die, fault_of

@@ -16,9 +16,10 @@ import msgspec
 import torch
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
+from broker.commands import Memory
 from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.base import Capacity, Completion, Load, Memory, Traits
+from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
@@ -172,6 +173,11 @@ class TransformersEngine:
             if held is None or held.settled is None:
                 return ""
             return held.settled.push(self._resident.tokens(held))
+
+    @property
+    def model(self) -> Any:
+        """The loaded model, for a worker's extension."""
+        return self._resident.model
 
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Go on with a loop of other sizes; see `Engine.resize`."""

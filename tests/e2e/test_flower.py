@@ -19,9 +19,10 @@ def flower(cluster):
         port = probe.getsockname()[1]
     process = cluster.start_stoker("flower", "--port", str(port))
 
-    def ask(path):
+    def ask(path, body=None):
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode() if body else None)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return json.load(answer)
         except urllib.error.URLError:
             assert process.is_running, process.log
@@ -56,3 +57,18 @@ def test_flower_shows_a_worker_that_has_nothing_to_do(flower):
         return {row["hostname"] for row in flower("/workers?json=1").get("data", []) if row["status"]}
 
     wait_until(lambda: shown() == {"a@e2e", "b@e2e"}, 60, what=lambda: f"{shown()}")
+
+
+def test_flower_s_api_can_send_a_command_of_run_time_control_and_shows_its_answer(cluster, flower):
+    def answer(*arguments, **options):
+        body = {"args": arguments, "kwargs": options, "queue": "gpu.a@e2e"}
+        task = flower("/api/task/send-task/stoker.control", body)["task-id"]
+        done = wait_until(lambda: (info := flower(f"/api/task/info/{task}")).get("state") == "SUCCESS" and info)
+        return done["result"]
+
+    assert "'name': 'sleep'" in answer("sleep", finish=True)
+    wait_until(lambda: cluster.session("a").state == "sleeping")
+    assert "'state': 'sleeping'" in answer("check_health")
+    assert "there is no command" in answer("explode")
+    answer("wake")
+    wait_until(lambda: cluster.session("a").state == "ready")

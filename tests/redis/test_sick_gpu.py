@@ -38,7 +38,7 @@ def runtime(settings, stage, nvml, ended):
     store = Store(settings)
     store.sessions.open("s", NAME, "i", {"pid": os.getpid()})
     telemetry = Telemetry((0,), time.monotonic)
-    made = Runtime(store, WorkerSettings(worker_name=NAME), "s", os.getpid(), telemetry, SimulatedEngine)
+    made = Runtime(store, WorkerSettings(worker_name=NAME), "s", os.getpid(), telemetry, lambda _: SimulatedEngine())
     made.start()
     yield made
     made.stop()

@@ -172,7 +172,7 @@ def test_usage_adds_up():
     [
         (FinishReason, {"stop", "length", "error"}),
         (JobState, {"open", "running", "done"}),
-        (WorkerState, {"starting", "loading", "ready", "draining", "poisoned", "dead"}),
+        (WorkerState, {"starting", "loading", "ready", "sleeping", "draining", "poisoned", "dead"}),
     ],
 )
 def test_the_words_on_the_wire_are_stable(kind, words):

@@ -1,0 +1,240 @@
+"""`stoker ctl`: run-time control of workers, one line a worker."""
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from broker.commands import (
+    Begun,
+    CallExtension,
+    CheckHealth,
+    Command,
+    Health,
+    Memory,
+    MemoryUse,
+    Operation,
+    Refusal,
+    Reload,
+    SetLimits,
+    Sleep,
+    SwitchModel,
+    Wake,
+)
+from driver.cli.options import Broker, seconds
+from driver.client import Client
+from driver.control import ANSWER_S, Answer, WorkerControl
+
+EXIT_FAILED = 1
+
+Timeout = Annotated[float, typer.Option(callback=seconds, help="Seconds to wait for the end.")]
+Wait = Annotated[bool, typer.Option(help="Wait until it is done.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Finish = Annotated[bool, typer.Option("--finish", help="End what is in hand first, instead of giving it back.")]
+
+app = typer.Typer(help="Look at running workers and change them.", no_args_is_help=True)
+
+
+@app.callback()
+def ctl(
+    context: typer.Context,
+    worker: Annotated[str, typer.Argument(help="A worker's name, several with commas between, or all.")],
+    broker: Broker = None,
+) -> None:
+    """Give a command to workers. Exit code 1 when one of them does not answer, or does not do it."""
+    context.obj = (worker, broker)
+
+
+@app.command("check_health")
+def check_health(
+    context: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Also generate a few tokens.")] = False,
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Say how a worker is."""
+    _run(context, CheckHealth(deep=deep), timeout, as_json=as_json, wait=deep)
+
+
+@app.command("memory")
+def memory(context: typer.Context, as_json: AsJson = False) -> None:
+    """Say what weights and KV cache occupy."""
+    _run(context, MemoryUse(), ANSWER_S, as_json=as_json)
+
+
+@app.command("set_limits")
+def set_limits(
+    context: typer.Context,
+    slots: Annotated[int, typer.Option(min=0, help="Requests that run together; 0 leaves it.")] = 0,
+    kv_tokens: Annotated[int, typer.Option(min=0, help="Tokens of all of them; 0 leaves it.")] = 0,
+    timeout: Timeout = 60.0,
+    wait: Wait = True,
+    as_json: AsJson = False,
+) -> None:
+    """Change how much runs together; requests in hand stay."""
+    _run(context, SetLimits(slots=slots, kv_tokens=kv_tokens), timeout, as_json=as_json, wait=wait)
+
+
+@app.command("sleep")
+def sleep(
+    context: typer.Context, finish: Finish = False, timeout: Timeout = 120.0, wait: Wait = True, as_json: AsJson = False
+) -> None:
+    """Give work back and free the GPU's memory."""
+    _run(context, Sleep(finish=finish), timeout, as_json=as_json, wait=wait)
+
+
+@app.command("wake")
+def wake(context: typer.Context, timeout: Timeout = 120.0, wait: Wait = True, as_json: AsJson = False) -> None:
+    """Take work again after a sleep."""
+    _run(context, Wake(), timeout, as_json=as_json, wait=wait)
+
+
+@app.command("reload")
+def reload(
+    context: typer.Context, finish: Finish = False, timeout: Timeout = 600.0, wait: Wait = True, as_json: AsJson = False
+) -> None:
+    """Load the model anew."""
+    _run(context, Reload(finish=finish), timeout, as_json=as_json, wait=wait)
+
+
+@app.command("switch_model")
+def switch_model(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="As for `stoker worker --model`.")],
+    served_model_name: Annotated[
+        str, typer.Option(help="What requests call it.", show_default="the model's own name")
+    ] = "",
+    finish: Finish = False,
+    timeout: Timeout = 600.0,
+    wait: Wait = True,
+    as_json: AsJson = False,
+) -> None:
+    """Serve another model, without a restart. The old one comes back where it cannot be loaded."""
+    command = SwitchModel(model=model, served_model_name=served_model_name, finish=finish)
+    _run(context, command, timeout, as_json=as_json, wait=wait)
+
+
+@app.command("call")
+def call(
+    context: typer.Context,
+    method: Annotated[str, typer.Argument(help="A method of the worker's extension.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    timeout: Timeout = 60.0,
+    wait: Wait = True,
+    as_json: AsJson = False,
+) -> None:
+    """Call a method of the worker's extension."""
+    _run(context, CallExtension(method=method, arguments=tuple(arguments or ())), timeout, as_json=as_json, wait=wait)
+
+
+def _run(context: typer.Context, command: Command, timeout_s: float, *, as_json: bool, wait: bool = False) -> None:
+    names, broker = context.obj
+    client = Client(broker)
+    client.store.check()
+    control = WorkerControl(client.store)
+    workers = control.find(names)
+    answers = control.ask(workers, command)
+    if wait:
+        begun = {name: item for name, answer in answers.items() if (item := _begun(answer)) is not None}
+        ended = control.wait(begun, timeout_s)
+        if isinstance(command, CheckHealth):
+            ended |= _with_operations(control, ended)
+        answers |= ended
+    answers |= {name: control.silence(name) for name in workers if name not in answers}
+    _print(answers, as_json=as_json)
+    if any(_failed(answer, wait=wait) for answer in answers.values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _begun(answer: Answer) -> Begun | None:
+    if isinstance(answer, Health) and answer.operation is not None:
+        return Begun(session=answer.session, operation=answer.operation)
+    return answer if isinstance(answer, Begun) else None
+
+
+def _with_operations(control: WorkerControl, ended: dict[str, Answer]) -> dict[str, Answer]:
+    """How the workers are now, each with the end of its deep check."""
+    done = {name: answer for name, answer in ended.items() if isinstance(answer, Operation)}
+    healths = control.ask(list(done), CheckHealth()) if done else {}
+    return {
+        name: msgspec.structs.replace(health, operation=done[name])
+        for name, health in healths.items()
+        if isinstance(health, Health)
+    }
+
+
+def _operation(answer: Answer) -> Operation | None:
+    if isinstance(answer, (Begun, Health)):
+        return answer.operation
+    return answer if isinstance(answer, Operation) else None
+
+
+def _failed(answer: Answer, *, wait: bool) -> bool:
+    operation = _operation(answer)
+    if isinstance(answer, Health) and not wait:
+        return False  # it tells of something that was before
+    unfinished = operation is not None and wait and not operation.ended
+    return isinstance(answer, Refusal) or unfinished or bool(operation and operation.error)
+
+
+def _print(answers: dict[str, Answer], *, as_json: bool) -> None:
+    if as_json:
+        shown = {name: _as_json(answer) for name, answer in sorted(answers.items())}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    for name, answer in sorted(answers.items()):
+        typer.echo(f"{name}: {_line(answer)}", err=isinstance(answer, Refusal))
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(answer)
+    return plain if isinstance(answer, Refusal) else {"ok": plain}
+
+
+def _line(answer: Answer) -> str:
+    match answer:
+        case Refusal():
+            return answer.error
+        case Memory():
+            return _memory_line(answer)
+        case Health():
+            return _health_line(answer)
+        case Begun():
+            return _operation_line(answer.operation)
+        case Operation():
+            return _operation_line(answer)
+
+
+def _operation_line(operation: Operation) -> str:
+    if operation.error:
+        return f"{operation.name} failed: {operation.error}"
+    if not operation.ended:
+        return f"{operation.name} goes on{': ' if operation.stage else ''}{operation.stage}"
+    result = "" if operation.result is None else f": {json.dumps(operation.result, ensure_ascii=False)}"
+    return f"{operation.name} done in {operation.seconds:.1f} s{result}"
+
+
+def _memory_line(memory: Memory) -> str:
+    sizes = (
+        ("weights", memory.weights_mib),
+        ("KV cache", memory.kv_cache_mib),
+        ("allocated", memory.allocated_mib),
+        ("reserved", memory.reserved_mib),
+        ("free", memory.free_mib),
+        ("process", memory.rss_mib),
+    )
+    return f"on {memory.device}, " + ", ".join(f"{name} {mib:.0f} MiB" for name, mib in sizes if mib is not None)
+
+
+def _health_line(health: Health) -> str:
+    parts = [f"{health.state}: {health.reason}" if health.reason else health.state, f"model {health.model}"]
+    parts += [f"{health.running} running", f"{health.waiting} waiting", f"{health.batches} batches"]
+    parts += [f"up {health.uptime_s:.0f} s"]
+    if health.last_step_s is not None:
+        parts.append(f"last step {health.last_step_s:.1f} s ago")
+    if health.engine_answered_s is not None:
+        parts.append(f"engine answered {health.engine_answered_s:.1f} s ago")
+    if health.operation is not None:
+        parts.append(_operation_line(health.operation))
+    return ", ".join(parts)

@@ -1,0 +1,284 @@
+"""Run-time control of real workers: from Python, from `stoker ctl`, from Celery's own command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from broker.commands import (
+    Begun,
+    CallExtension,
+    CheckHealth,
+    Refusal,
+    Reload,
+    SetLimits,
+    Sleep,
+    SwitchModel,
+    Wake,
+)
+from driver.control import WorkerControl
+from tests.support.verdict import assert_each_done_once, requests
+from tests.support.waiting import wait_until
+
+OWN_MODEL = "smollm2-135m"  # what the workers of the cluster are configured with
+
+EXTENSION = '''
+import os
+
+class Extension:
+    def __init__(self, context):
+        self.context = context
+
+    def add(self, first: int, second: int = 1) -> int:
+        """Add."""
+        return first + second
+
+    def describe(self, title: str) -> dict:
+        return {"worker": self.context.worker, "title": title, "slots": self.context.engine.capacity.slots}
+
+    def fail(self):
+        raise ValueError("as it should")
+
+    def _hidden(self):
+        os._exit(1)
+'''
+
+
+@pytest.fixture
+def do(cluster):
+    """Gives a command to one worker; the end of the operation that it begins, or the answer."""
+    control = WorkerControl(cluster.store)
+
+    def done(name, command, *, wait=True):
+        worker = f"{name}@e2e"
+        answer = control.ask([worker], command)[worker]
+        begun = (
+            Begun(session=answer.session, operation=answer.operation) if isinstance(command, CheckHealth) else answer
+        )
+        return control.wait({worker: begun}, 30)[worker] if wait and isinstance(begun, Begun) else answer
+
+    yield done
+    control.close()
+
+
+def state(cluster, name):
+    session = cluster.session(name)
+    return session and (session.state, session.model)
+
+
+def celery(cluster, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "broker.app", *arguments],
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def attempts(cluster, job):
+    return cluster.redis.hgetall(cluster.store.keys.job(job.id).attempts)
+
+
+def assert_undisturbed(cluster, job, asked):
+    """Every request has one output, and none was blamed or done twice; the outputs."""
+    outputs = assert_each_done_once(cluster, job, asked)
+    assert attempts(cluster, job) == {}
+    assert cluster.store.queries.job(job.id).dropped == 0
+    return outputs
+
+
+def test_a_sleep_in_the_middle_of_a_job_moves_its_work_and_a_wake_brings_the_worker_back(cluster, do):
+    asked = requests(24, tokens=150)
+    job = cluster.client.submit(asked)
+    cluster.busy("a", tokens=50)
+    before = cluster.session("a")
+
+    slept = do("a", Sleep())
+
+    assert (slept.name, slept.ended, slept.error) == ("sleep", True, "")
+    session = cluster.session("a")
+    assert (session.state, session.inhand_requests, session.batches) == ("sleeping", 0, 0)
+    outputs = assert_undisturbed(cluster, job, asked)
+    assert {output.worker_id for output in outputs} == {"b@e2e"}
+    assert do("a", Sleep()).error == ""
+
+    do("b", Sleep())
+    again = cluster.client.submit(requests(8, tokens=20))
+    assert cluster.client.obstacle() == (
+        "the workers for any model are asleep: wake it with `stoker ctl a@e2e wake`; the job waits"
+    )
+    # Nobody thinks that it hangs or is dead: it goes on beating, as the same session.
+    wait_until(lambda: cluster.session("a").beat_ms > session.beat_ms + 2500, what="beats beyond the stall timeout")
+    woken = cluster.stoker("ctl", "a@e2e,b@e2e", "wake")
+    assert woken.returncode == 0
+    assert [line.partition(" done in ")[0] for line in woken.stdout.splitlines()] == ["a@e2e: wake", "b@e2e: wake"]
+    assert_undisturbed(cluster, again, requests(8, tokens=20))
+    assert cluster.session("a").id == before.id
+
+
+def test_a_switch_gives_work_of_the_old_model_back_and_serves_the_new_one(cluster, do):
+    asked, others = requests(60, tokens=200), requests(8, tokens=20)
+    job = cluster.client.submit(asked, model=OWN_MODEL)
+    other = cluster.client.submit(others, model="other")
+    cluster.busy("a", tokens=50)
+    before = cluster.session("a")
+
+    assert do("a", SwitchModel(model="other")).error == ""
+
+    assert state(cluster, "a") == ("ready", "other")
+    assert {output.worker_id for output in assert_undisturbed(cluster, other, others)} == {"a@e2e"}
+    assert do("a", SwitchModel(model="third", served_model_name=OWN_MODEL, finish=True)).error == ""
+    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    assert_undisturbed(cluster, job, asked)
+    after = cluster.session("a")
+    assert after.id == before.id
+    assert after.generated_tokens > before.generated_tokens
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_one_before(cluster, do):
+    asked = requests(24, tokens=100)
+    job = cluster.client.submit(asked)
+    cluster.busy("a", tokens=50)
+
+    failed = do("a", SwitchModel(model="<<fail>>"))
+
+    assert failed.error == "<<fail>> cannot be loaded: model: <<fail>> cannot be loaded, as asked; smollm2-135m is back"
+    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    assert cluster.session("a").reason == failed.error
+    assert_undisturbed(cluster, job, asked)
+    assert do("a", Reload()).error == ""
+    assert wait_until(lambda: cluster.session("a").reason == "")
+
+
+def test_a_worker_that_dies_in_a_switch_comes_back_as_it_was_configured(cluster):
+    asked = requests(60, tokens=400)  # a process needs seconds to start, and the operation must not end before
+    job = cluster.client.submit(asked)
+    cluster.busy("a", tokens=50)
+    before = cluster.session("a").id
+
+    done = cluster.stoker("ctl", "a@e2e", "switch_model", "<<die>>", "--finish")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("a@e2e: the worker ended meanwhile; its supervisor starts it again")
+    cluster.ready("a", "b")
+    assert cluster.session("a").id != before
+    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    assert_undisturbed(cluster, job, asked)
+
+
+def test_a_sleeper_that_is_killed_starts_anew_awake(cluster, do):
+    do("a", Sleep())
+    before = cluster.session("a").id
+
+    os.kill(cluster.workers["a"].child_pid, signal.SIGKILL)
+
+    wait_until(lambda: (row := cluster.session("a")) and row.id != before and row.state == "ready", what="a new life")
+
+
+def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do):
+    asked = requests(16, tokens=200)
+    job = cluster.client.submit(asked)
+    cluster.busy("a")
+
+    first = do("a", Sleep(finish=True), wait=False)
+    second = do("a", Reload())
+    health = do("a", CheckHealth(), wait=False)
+
+    assert (first.operation.name, first.operation.ended) == ("sleep", False)
+    assert isinstance(second, Refusal)
+    assert (second.error[:23], second.error[-26:]) == ("busy with sleep, for 0.", ": finishing what is in hand"[1:])
+    assert (health.state, health.operation.stage) == ("sleeping", "finishing what is in hand")
+    assert health.running > 0
+    assert health.batches > 0
+    outputs = assert_undisturbed(cluster, job, asked)
+    assert {output.worker_id for output in outputs} == {"a@e2e", "b@e2e"}
+    wait_until(lambda: do("a", CheckHealth(), wait=False).operation.ended)
+    assert isinstance(do("a", SetLimits(slots=1)).error, str)
+    assert do("a", CheckHealth(deep=True)).error == "the worker is sleeping"
+    do("a", Wake())
+
+
+def test_limits_are_seen_by_the_driver_and_keep_what_is_in_hand(cluster, do):
+    job = cluster.client.submit(requests(32, tokens=60))
+    cluster.busy("a")
+    before = cluster.session("a")
+
+    limited = do("a", SetLimits(slots=3, kv_tokens=2048))
+
+    assert limited.result == {"slots": 3, "kv_tokens": 2048}
+    assert wait_until(lambda: (row := cluster.session("a")).slots == 3 and row).kv_tokens == 2048
+    assert_undisturbed(cluster, job, requests(32, tokens=60))
+    do("a", SetLimits(slots=before.slots, kv_tokens=before.kv_tokens))
+    wait_until(lambda: cluster.session("a").slots == before.slots)
+
+
+def test_health_and_memory_of_several_workers(cluster):
+    done = cluster.stoker("ctl", "all", "check_health", "--deep")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("a@e2e: ready, model smollm2-135m, 0 running, 0 waiting, 0 batches, up ")
+    assert second.startswith("b@e2e: ready, ")
+    assert "check_health done in " in second
+    memory = json.loads(cluster.stoker("ctl", "a@e2e, b@e2e", "memory", "--json").stdout)
+    assert set(memory) == {"a@e2e", "b@e2e"}
+    assert all(answer["ok"]["rss_mib"] > 10 for answer in memory.values())
+    unknown = cluster.stoker("ctl", "a@e2e,nobody@e2e", "memory")
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        "stoker: error: no worker 'nobody@e2e' is alive (alive: a@e2e, b@e2e)\n",
+    )
+
+
+def test_commands_of_a_users_own_in_a_worker_with_the_solo_pool(cluster, do, tmp_path):
+    (tmp_path / "own_commands.py").write_text(EXTENSION)
+    settings = {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "STOKER_SERVED_MODEL_NAME": "mine",
+        "STOKER_WORKER_EXTENSION_CLS": "own_commands:Extension",
+        "STOKER_POOL": "solo",
+    }
+    worker = cluster.start_worker("c", settings=settings)
+    cluster.ready("c")
+
+    def call(method, *arguments):
+        return do("c", CallExtension(method=method, arguments=arguments))
+
+    assert call("add", "first=2", "second=40").result == 42
+    assert call("describe", "title=12").result == {"worker": "c@e2e", "title": "12", "slots": 32}
+    assert call("fail").error == "ValueError: as it should"
+    failed = cluster.stoker("ctl", "c@e2e", "call", "add", "first=two")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("c@e2e: add(first: int, second: int = 1) -> int: Expected `int`")
+    assert do("a", CallExtension(method="add")).error.startswith("this worker has no extension")
+
+    do("c", Sleep())
+    job = cluster.client.submit(requests(4, tokens=10), model="mine")
+    assert state(cluster, "c") == ("sleeping", "mine")
+    do("c", Wake())
+    assert_undisturbed(cluster, job, requests(4, tokens=10))
+    do("c", Sleep())
+    assert cluster.stoker("drain", "c@e2e").returncode == 0
+    assert worker.wait() == 0
+
+
+def test_a_wrong_extension_ends_the_start_with_a_line(cluster):
+    worker = cluster.start_worker("c", settings={"STOKER_WORKER_EXTENSION_CLS": "nothing.there:Class"})
+    assert worker.wait() == 78
+    why = "ModuleNotFoundError: No module named 'nothing'"
+    assert f"worker_extension_cls='nothing.there:Class' cannot be made: {why}" in worker.log
+
+
+def test_celery_s_own_command_line_gives_the_same_commands(cluster, do):
+    health = celery(cluster, "inspect", "check_health", "--json", "-d", "a@e2e")
+    assert json.loads(health.stdout)["a@e2e"]["ok"]["model"] == OWN_MODEL
+    slept = celery(cluster, "control", "--json", "-d", "a@e2e", "sleep", "true")
+    (reply,) = json.loads(slept.stdout)
+    assert reply["a@e2e"]["ok"]["operation"]["name"] == "sleep"
+    wait_until(lambda: state(cluster, "a") == ("sleeping", OWN_MODEL))
+    do("a", Wake())
+    called = celery(cluster, "control", "-d", "a@e2e", "call_extension", "add", "first=1", "second=2")
+    assert "this worker has no extension" in called.stdout
