@@ -22,6 +22,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     row: Session
     tokens_per_s: float = 0.0
     used_tokens_per_s: float = 0.0  # between its last two beats, however much it had to do
+    started: bool = False  # it was ready once: what it loads later, by run-time control, is no start
 
 
 class Speeds:
@@ -47,9 +48,11 @@ class Speeds:
         for row in sessions:
             before = self._known.get(row.id)
             if before is None:
-                self._known[row.id] = _Known(row=row)
+                known = _Known(row=row)
             else:
-                self._known[row.id] = self._next(before, row)
+                known = self._next(before, row)
+            started = row.state == WorkerState.READY or (before is not None and before.started)
+            self._known[row.id] = msgspec.structs.replace(known, started=started)
         here = {row.id for row in sessions if row.state == WorkerState.READY}
         self._known = {name: known for name, known in self._known.items() if name in {row.id for row in sessions}}
         speeds = [known.tokens_per_s for name, known in self._known.items() if name in here and known.tokens_per_s]
@@ -57,7 +60,7 @@ class Speeds:
             self._last_tokens_per_s = sum(speeds) / len(speeds)
 
     def _next(self, before: _Known, row: Session) -> _Known:
-        if before.row.state == WorkerState.LOADING and row.state == WorkerState.READY:
+        if before.row.state == WorkerState.LOADING and row.state == WorkerState.READY and not before.started:
             self.startup_s = max(0, row.beat_ms - row.opened_ms) / 1000
         if row.state != WorkerState.READY or before.row.state != WorkerState.READY or not row.running:
             return _Known(row=row, tokens_per_s=before.tokens_per_s)

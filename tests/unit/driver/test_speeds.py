@@ -68,3 +68,9 @@ def test_the_mean_of_workers_counts_and_outlives_them():
 def test_a_start_lasts_from_the_opening_until_ready():
     assert noted([row(1, state="loading", opened_ms=500)], [row(4, opened_ms=500)]).startup_s == 3.5
     assert noted([row(4, opened_ms=500)], [row(5, opened_ms=500)]).startup_s == 0
+
+
+def test_a_model_that_is_loaded_again_is_no_start():
+    looks = [row(1, state="loading", opened_ms=500)], [row(4, opened_ms=500)]
+    again = [row(100, state="loading", opened_ms=500)], [row(110, opened_ms=500)]
+    assert noted(*looks, *again).startup_s == 3.5
