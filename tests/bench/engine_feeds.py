@@ -140,7 +140,7 @@ def _generate(loaded: Any, requests: Sequence[Request]) -> list[list[int]]:
     inputs = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=loaded.model.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=loaded.model.device)
     most = max(request.params.max_tokens for request in requests)
-    config = GenerationConfig(do_sample=False, max_new_tokens=most, eos_token_id=None, pad_token_id=0)
+    config = GenerationConfig(do_sample=False, max_new_tokens=most, eos_token_id=_NO_END, pad_token_id=0)
     with torch.inference_mode():
         rows = loaded.model.generate(input_ids=inputs, attention_mask=mask, generation_config=config)
     return rows[:, width:].tolist()
