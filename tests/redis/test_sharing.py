@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from broker.messages import FinishReason, JobState, Output, OutputSource, Request, SamplingParams, Usage
-from broker.records import CommitResult, Policy
+from broker.records import CommitResult, Load, Policy
 from driver.client import Client
 from driver.ending import end_pending
 from tests.support.racing import race
@@ -22,7 +22,7 @@ def greedy(text="same", **params):
 
 def submit(stage, requests, *, job_id=None, offset=0, last=True, model="", **options):
     job_id = job_id or str(uuid.uuid4())
-    stage.ledger.submit(job_id, model, requests, offset=offset, last=last, **options)
+    stage.ledger.submit(job_id, model, requests, offset=offset, last=last, **{"user": "ann", **options})
     return job_id
 
 
@@ -34,8 +34,7 @@ def of(item, index, source):
 def is_settled(stage, job):
     keys = stage.keys.job(job)
     left = [name for name in (keys.leaders, keys.digests, keys.followers) if stage.has_key(name)]
-    found = stage.queries.load()
-    return not left and (found.requests, found.tokens) == (0, 0)
+    return not left and stage.queries.load() == Load() == stage.queries.load("ann")
 
 
 @pytest.fixture
@@ -196,6 +195,7 @@ def test_while_the_job_is_open_an_answer_serves_those_that_come_later(stage, ses
     submit(stage, [greedy()], job_id=job, offset=4)
     assert not stage.has_key(stage.keys.job(job).answers)
     assert not stage.has_key(stage.keys.job(job).answered)
+    assert stage.commit("", job, "", [2, 4]).dropped == 2
     assert stage.commit("", job, "", [1]).job_done
     record = stage.queries.job(job)
     assert (record.done, record.shared, record.completion_tokens, record.saved_completion_tokens) == (5, 3, 4, 6)
