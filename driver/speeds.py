@@ -47,10 +47,7 @@ class Speeds:
         """Look at the heartbeat table."""
         for row in sessions:
             before = self._known.get(row.id)
-            if before is None:
-                known = _Known(row=row)
-            else:
-                known = self._next(before, row)
+            known = _Known(row=row) if before is None else self._next(before, row)
             started = row.state == WorkerState.READY or (before is not None and before.started)
             self._known[row.id] = msgspec.structs.replace(known, started=started)
         here = {row.id for row in sessions if row.state == WorkerState.READY}
