@@ -48,6 +48,8 @@ class Speeds:
         for row in sessions:
             before = self._known.get(row.id)
             known = _Known(row=row) if before is None else self._next(before, row)
+            if not known.tokens_per_s and row.decode_tokens_per_s:
+                known = msgspec.structs.replace(known, tokens_per_s=row.decode_tokens_per_s)  # its own, at its start
             started = row.state == WorkerState.READY or (before is not None and before.started)
             self._known[row.id] = msgspec.structs.replace(known, started=started)
         here = {row.id for row in sessions if row.state == WorkerState.READY}

@@ -46,6 +46,14 @@ def test_a_full_worker_that_gets_slower_is_believed_bit_by_bit():
     assert noted([row(0)], [row(1, 800)], [row(2, 1_200)]).tokens_per_s == pytest.approx(800 - 0.3 * 400)
 
 
+def test_until_there_is_a_measurement_the_workers_own_counts():
+    start = row(0, running=0, decode_tokens_per_s=500.0)
+    assert noted([start]).tokens_per_s == 500
+    assert noted([row(0, state="loading")], [row(1, running=0, decode_tokens_per_s=500.0)]).tokens_per_s == 500
+    full = [row(1, 0, decode_tokens_per_s=500.0)], [row(2, 400, decode_tokens_per_s=500.0)]
+    assert noted([start], *full).tokens_per_s == pytest.approx(470)
+
+
 def test_an_idle_worker_says_nothing():
     assert noted([row(0, running=0)], [row(5, 50, running=0)]).tokens_per_s == 0
 
