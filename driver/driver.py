@@ -147,6 +147,7 @@ class Driver:
 
         Raises:
             InvalidRequestError: a field is unknown or its value does not fit.
+            QueueFullError: as much waits as may; `retry_after_s` says when to try again.
         """
         return self.client.submit([task_request(task)], model=self.settings.model).id
 

@@ -1,6 +1,7 @@
 import pytest
 
 from broker.errors import ConfigurationError
+from broker.records import Policy
 from driver.settings import DriverSettings, load_driver_settings
 
 
@@ -35,6 +36,10 @@ def test_the_defaults_are_the_published_ones():
         ("scale_in_cooldown", -1),
         ("trend_window", 0),
         ("scale_command_timeout", 0),
+        ("max_pending_requests", -1),
+        ("max_user_pending_tokens", -1),
+        ("result_cache_ttl", -1),
+        ("result_cache_mib", -1),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_name(name, value):
@@ -66,3 +71,18 @@ def test_a_time_that_never_comes_is_refused(value):
 def test_users_have_weights():
     assert DriverSettings(user_weights="alice=2, b=c=0.5").weights_of_users == {"alice": 2.0, "b=c": 0.5}
     assert DriverSettings().weights_of_users == {}
+
+
+def test_the_policy_is_what_the_environment_says():
+    settings = load_driver_settings(
+        {
+            "STOKER_MAX_PENDING_REQUESTS": "7",
+            "STOKER_MAX_USER_PENDING_TOKENS": "8",
+            "STOKER_SHARE_IDENTICAL": "false",
+            "STOKER_RESULT_CACHE_TTL": "60",
+        }
+    )
+    assert settings.policy() == Policy(
+        max_pending_requests=7, max_user_pending_tokens=8, share_identical=False, result_cache_ttl=60
+    )
+    assert DriverSettings().policy() == Policy()
