@@ -86,6 +86,9 @@ VARIABLES = frozenset(
         "SHARE_IDENTICAL",
         "RESULT_CACHE_TTL",
         "RESULT_CACHE_MIB",
+        "SWITCH_MODELS",
+        "SWITCH_BACKLOG",
+        "SWITCH_STAY",
         # between our own processes
         "INTERNAL_LIFELINE_FD",
         "INTERNAL_INSTANCE",

@@ -10,7 +10,7 @@ from broker.store import Store
 from driver.autoscaling import Load, ScaleLimits, ScaleState, decide, start
 from driver.detector import DetectorLimits
 from driver.scalers.base import Scaler
-from driver.settings import DriverSettings
+from driver.settings import DriverSettings, models_to_switch
 from driver.speeds import Speeds
 from driver.workload import load_of, staying, workload
 
@@ -40,7 +40,8 @@ class Scaling:
         self._state: ScaleState | None = None
         self._problem = ""
         self._length_ratio = 1.0
-        self._models: set[str] = set()  # that workers serve or have served: work for others asks for no more workers
+        self._switchable = frozenset(models_to_switch(settings))
+        self._models: set[str] = set()  # that workers serve or have served
 
     def step(self, token: str, sessions: Sequence[Session], speeds: Speeds, read: Callable[[], Backlog]) -> None:
         """Decide once; `read` gives what waits.
@@ -67,7 +68,9 @@ class Scaling:
             self._scaler.close()
 
     def _look(self, sessions: Sequence[Session], speeds: Speeds, backlog: Backlog) -> Load:
-        work = workload(backlog, self._models, self._length_ratio)
+        # Work for a model that nobody serves, nor can be switched to, asks for no more workers.
+        models = self._models | self._switchable if self._models else ()
+        work = workload(backlog, models, self._length_ratio)
         self._length_ratio = work.length_ratio
         return load_of(work, sessions, self._detector, speeds)
 

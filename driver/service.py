@@ -58,7 +58,7 @@ class DriverService:
         self._waiting: dict[str, WaitingJob] = {}  # as of the last round
         self._recovery = Recovery(store, self._detector)
         self._reconciler = Reconciler(store, self._app)
-        self._capacity = Capacity(store, settings, self._detector, clock, scaler)
+        self._capacity = Capacity(store, settings, self._detector, clock, self._app, scaler)
         self._reconcile_at_s = float("-inf")
         self._trust_silence_at_s = float("-inf")
         self._outage = False

@@ -21,6 +21,8 @@ ABOVE_ZERO = (
     "drain_target",
     "trend_window",
     "scale_command_timeout",
+    "switch_backlog",
+    "switch_stay",
 )
 
 
@@ -61,6 +63,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     share_identical: bool = True  # generate what must be the same once for all of a job
     result_cache_ttl: int = 0  # how long such outputs serve other jobs; 0: not at all
     result_cache_mib: int = 64
+    switch_models: str = ""  # NAME or NAME=MODEL, …: what idle workers may be switched to by backlog
+    switch_backlog: float = 30.0  # a backlog that lasts longer calls for one more worker
+    switch_stay: float = 120.0  # so long a worker stays with a new model
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""
@@ -87,6 +92,8 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
             problems.append(str(error))
         problems += not_finite(self)
         problems += _autoscale_problem(self.autoscale)
+        if not all((*models_to_switch(self), *models_to_switch(self).values())):
+            problems.append(f"switch_models={self.switch_models!r} must be names, or NAME=MODEL, with commas between")
         if not self.model:
             problems.append("model must not be empty")
         if problems:
@@ -122,6 +129,12 @@ def _autoscale_problem(text: str) -> list[str]:
     except InvalidRequestError as error:
         return [f"autoscale: {error}"]
     return []
+
+
+def models_to_switch(settings: DriverSettings) -> dict[str, str]:
+    """What idle workers may be switched to: what requests call a model, and where it is."""
+    parts = [item.partition("=") for item in settings.switch_models.split(",")] if settings.switch_models else []
+    return {name.strip(): (model if mark else name).strip() for name, mark, model in parts}
 
 
 def load_driver_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> DriverSettings:

@@ -233,6 +233,7 @@ def test_noise_of_a_tenth_never_turns_the_number_round(mean, noise, startup_s, w
     assert all((b > a) == (moves[0][1] > moves[0][0]) for a, b in moves)
 
 
+@settings(max_examples=30)
 @given(histories, limits)
 def test_without_work_it_ends_at_the_least(history, bounds):
     state, now_s = after(history, bounds)

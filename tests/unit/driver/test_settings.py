@@ -2,7 +2,7 @@ import pytest
 
 from broker.errors import ConfigurationError
 from broker.records import Policy
-from driver.settings import DriverSettings, load_driver_settings
+from driver.settings import DriverSettings, load_driver_settings, models_to_switch
 
 
 def test_the_defaults_are_the_published_ones():
@@ -35,6 +35,11 @@ def test_the_defaults_are_the_published_ones():
         ("drain_target", 0),
         ("scale_in_cooldown", -1),
         ("trend_window", 0),
+        ("switch_models", "a,,b"),
+        ("switch_models", "=a"),
+        ("switch_models", "a="),
+        ("switch_backlog", 0),
+        ("switch_stay", 0),
         ("scale_command_timeout", 0),
         ("max_pending_requests", -1),
         ("max_user_pending_tokens", -1),
@@ -86,3 +91,9 @@ def test_the_policy_is_what_the_environment_says():
         max_pending_requests=7, max_user_pending_tokens=8, share_identical=False, result_cache_ttl=60
     )
     assert DriverSettings().policy() == Policy()
+
+
+def test_models_to_switch_have_a_name_and_a_place():
+    settings = DriverSettings(switch_models="small, large=/models/a=b")
+    assert models_to_switch(settings) == {"small": "small", "large": "/models/a=b"}
+    assert models_to_switch(DriverSettings()) == {}
