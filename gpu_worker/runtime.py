@@ -12,6 +12,7 @@ from broker.messages import WorkerState
 from broker.records import BeatReply, Cause, Heartbeat
 from broker.store import Store
 from gpu_worker.engine.base import Capacity, Engine, Load
+from gpu_worker.engine.progress import heard_by
 from gpu_worker.engine_loop import EngineLoop
 from gpu_worker.exits import EXIT_ENGINE, EXIT_FENCED, end_process
 from gpu_worker.heartbeat import Heart
@@ -93,12 +94,14 @@ class Runtime:
         Raises:
             StokerError: it cannot be loaded, or does not generate.
         """
-        engine = self._load_engine(settings)
-        try:
-            engine.warm_up()
-        except BaseException:
-            engine.close()
-            raise
+        with heard_by(self.explain):
+            engine = self._load_engine(settings)
+            self.explain("warming up")
+            try:
+                engine.warm_up()
+            except BaseException:
+                engine.close()
+                raise
         self.settings = settings
         self.seat.put(engine)
 

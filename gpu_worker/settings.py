@@ -14,6 +14,8 @@ from gpu_worker.registry import engine_names, find_engine
 
 DEFAULT_MODEL = "smollm2-135m"
 POOLS = ("engine", "solo", "prefork")
+# What transformers can run batches of any mixture with.
+ATTENTION = ("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 OPENAI_DIALECTS = ("auto", "openai", "vllm", "sglang", "tensorrt-llm", "llamacpp", "transformers")
 
@@ -32,6 +34,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "engine"
     device: str = "auto"  # auto, cpu, or cuda:N
     dtype: str = "auto"
+    attention: str = "auto"
+    compile: bool = False
+    revision: str = ""  # of a model on the hub
+    trust_remote_code: bool = False  # run code that comes with the model
+    offline: bool = False  # never ask the hub
     max_batches: int = 64  # batches in flight that share the engine
     slots: int = 0
     kv_tokens: int = 0
@@ -67,6 +74,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             for name, value, choices in (
                 ("pool", self.pool, POOLS),
                 ("dtype", self.dtype, DTYPES),
+                ("attention", self.attention, ATTENTION),
                 ("openai_dialect", self.openai_dialect, OPENAI_DIALECTS),
                 ("log_level", self.log_level, ("DEBUG", "INFO", "WARNING", "ERROR")),
             )

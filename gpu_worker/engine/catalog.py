@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from broker.errors import ConfigurationError, StokerError
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.fan_out import FanOut
@@ -49,15 +51,34 @@ def check_model(settings: WorkerSettings) -> None:
 def make_transformers(settings: WorkerSettings) -> Engine:
     """A resident transformers model."""
     from gpu_worker.engine.continuous import default_options
-    from gpu_worker.engine.loading import load_model
+    from gpu_worker.engine.loading import LoadOptions, load_model
     from gpu_worker.engine.transformers import TransformersEngine
 
     if "," in settings.device:
-        raise ConfigurationError(f"device={settings.device!r}: a model over several GPUs is not supported; give one")
+        raise ConfigurationError(
+            f"device={settings.device!r}: transformers keeps the KV cache of all layers on one GPU, so a model over"
+            " several is not possible; give one GPU, or engine=openai with a server that splits the model"
+        )
     # The supervisor has pinned the GPU, so that it is the only one that this process sees.
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
-    loaded = load_model(settings.model, cache_dir=settings.cache_path, dtype=settings.dtype, device=device)
-    options = default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens)
+    how = LoadOptions(
+        revision=settings.revision,
+        attention=settings.attention,
+        trust_remote_code=settings.trust_remote_code,
+        offline=settings.offline,
+    )
+    loaded = load_model(
+        settings.model,
+        cache_dir=settings.cache_path,
+        dtype=settings.dtype,
+        device=device,
+        how=how,
+    )
+    options = msgspec.structs.replace(
+        default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens),
+        compiled=settings.compile,
+        prefer_flash=settings.attention == "auto",
+    )
     return TransformersEngine(loaded.model, loaded.tokenizer, options=options, measure_s=settings.warm_up_s)
 
 

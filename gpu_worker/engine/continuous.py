@@ -41,6 +41,8 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_share: float = 0.8  # of the free GPU memory, for the cache; the rest is for logits
     prefix_sharing: bool = True
     graphs: bool = True  # CUDA graphs, where the library would use them
+    compiled: bool = False  # torch.compile, in loops that may have graphs
+    prefer_flash: bool = True  # on a GPU, whatever attention the model was loaded with
     quiet_steps: int = QUIET_STEPS  # after a shortage of memory, until limits grow
 
     def resized(self, *, slots: int = 0, kv_tokens: int = 0) -> "LoopOptions":
@@ -207,7 +209,8 @@ def _config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
         max_memory_percent=options.memory_share,
         use_cuda_graph=None if options.graphs else False,
         allow_block_sharing=options.prefix_sharing,
-        auto_switch_to_flash=not on_cpu,
+        auto_switch_to_flash=options.prefer_flash and not on_cpu,
+        default_compile_level=int(options.compiled and options.graphs),
     )
 
 

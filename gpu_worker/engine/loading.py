@@ -1,6 +1,7 @@
 """From a model's name to the model in memory: a packaged alias, a GGUF file, a folder, or a name on the hub.
 
-Nothing here runs code that comes with a model, and what is on this machine is loaded without the network.
+Code that comes with a model runs only where that is asked for, and what is on this machine is loaded without the
+network.
 """
 
 import importlib.util
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from broker.errors import ConfigurationError
 from gpu_worker.engine.gguf import converted
+from gpu_worker.engine.progress import report
 
 _PACKAGED = {
     # alias: (package, file in it, how to get it); the package is a plug-in whose own dependencies are not needed
@@ -29,6 +31,15 @@ _PACKAGED = {
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 10.0
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is found and loaded, beside its dtype and device."""
+
+    revision: str = ""  # of a model on the hub: a branch, a tag or a commit; the main branch if empty
+    attention: str = "auto"  # implementation, in transformers' words
+    trust_remote_code: bool = False
+    offline: bool = False  # never ask the hub
 
 
 class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +62,14 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.path) if self.path is not None else self.name
 
 
-def load_model(spec: str, *, cache_dir: Path, dtype: str = "auto", device: str | None = None) -> LoadedModel:
+def load_model(
+    spec: str,
+    *,
+    cache_dir: Path,
+    dtype: str = "auto",
+    device: str | None = None,
+    how: LoadOptions | None = None,
+) -> LoadedModel:
     """Load a model and its tokenizer.
 
     `dtype` "auto" is float32 on a CPU; on a GPU it is the checkpoint's own, or bfloat16 where that is float32.
@@ -59,18 +77,23 @@ def load_model(spec: str, *, cache_dir: Path, dtype: str = "auto", device: str |
     `cache_dir`/models.
 
     Raises:
-        ConfigurationError: no such model, device or dtype; the message says where it was looked for.
+        ConfigurationError: no such model, revision, device or dtype; the message says where it was looked for.
     """
     _silence()
     if dtype not in _DTYPES:
         raise ConfigurationError(f"dtype: {dtype!r} is none of {', '.join(_DTYPES)}")
+    how = how or LoadOptions()
     source, target = resolve(spec), _device(device)
+    _require_sense(source, target, how)
     if source.path is not None and source.path.suffix == ".gguf":
+        report("converting the weights")
         source = ModelSource(name=source.name, path=converted(source.path, source.name, cache_dir))
     try:
         if source.path is None:
-            _require_reachable(source.name)
-        return _load(source, dtype, target)
+            report("looking for the model")
+            _require_reachable(source.name, how)
+        report("loading the weights")
+        return _load(source, dtype, target, how)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"model: {source.location} cannot be loaded: {error}") from error
 
@@ -121,13 +144,28 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _require_reachable(name: str) -> None:
+def _require_sense(source: ModelSource, device: torch.device, how: LoadOptions) -> None:
+    if how.revision and source.path is not None:
+        raise ConfigurationError(
+            f"revision={how.revision!r}: {source.path} is on this machine; only the hub has revisions"
+        )
+    if how.attention.startswith("flash") and device.type == "cpu":
+        raise ConfigurationError(f"attention={how.attention!r} needs a GPU; give auto, sdpa or eager")
+
+
+def _require_reachable(name: str, how: LoadOptions) -> None:
     """Refuse at once a hub model that is not in the hub's cache here, nor to be downloaded."""
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+    if isinstance(try_to_load_from_cache(name, "config.json", revision=how.revision or None), str):
         return
+    if how.offline:
+        wanted = f"{name} at revision {how.revision}" if how.revision else name
+        raise ConfigurationError(
+            f"model: {wanted} is not in the hub's cache on this machine, and offline=true forbids to ask the hub;"
+            " download it once without that, or give a local folder"
+        )
     try:
         # Asked first, as the download retries for half a minute where there is no network.
-        HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
+        HfApi().model_info(name, revision=how.revision or None, timeout=_HUB_TIMEOUT_S)
     except Exception as error:  # the hub's own errors and those of its HTTP client
         raise ConfigurationError(
             f"model: {name} is neither on this machine nor to be had from the Hugging Face hub ({error}). Check"
@@ -135,14 +173,20 @@ def _require_reachable(name: str) -> None:
         ) from error
 
 
-def _load(source: ModelSource, dtype: str, device: torch.device) -> LoadedModel:
-    where = {"local_files_only": source.path is not None, "trust_remote_code": False}
+def _load(source: ModelSource, dtype: str, device: torch.device, how: LoadOptions) -> LoadedModel:
+    where: dict[str, Any] = {
+        "local_files_only": how.offline or source.path is not None,
+        "trust_remote_code": how.trust_remote_code,
+    }
+    if how.revision:
+        where["revision"] = how.revision
     config = AutoConfig.from_pretrained(source.location, **where)
     model: Any = AutoModelForCausalLM.from_pretrained(
         source.location,
         config=config,
         dtype=_dtype(dtype, config, device),
         device_map=None if device.type == "cpu" else {"": device},
+        attn_implementation=None if how.attention == "auto" else how.attention,
         **where,
     )
     tokenizer = AutoTokenizer.from_pretrained(source.location, **where)

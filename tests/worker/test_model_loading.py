@@ -1,6 +1,7 @@
 """Loading models from this machine: what is there, and what is not."""
 
 import importlib.util
+import json
 import socket
 import threading
 
@@ -8,7 +9,9 @@ import pytest
 
 from broker.errors import ConfigurationError
 from gpu_worker.engine import gguf
-from gpu_worker.engine.loading import load_model, resolve
+from gpu_worker.engine.loading import LoadOptions, load_model, resolve
+from gpu_worker.engine.progress import heard_by
+from tests.support.tiny_model import save_tiny_model
 
 
 @pytest.fixture
@@ -134,3 +137,73 @@ def test_a_slower_rival_keeps_the_winner_s_folder(tmp_path):
         (folder / folder.name).write_text("x")
     gguf.publish(loser, winner)
     assert (winner / "final").exists()
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return save_tiny_model(tmp_path / "tiny")
+
+
+def test_what_is_being_done_is_said(tiny, tmp_path):
+    stages = []
+    with heard_by(stages.append):
+        load_model(str(tiny), cache_dir=tmp_path, device="cpu")
+    load_model(str(tiny), cache_dir=tmp_path, device="cpu")
+    assert stages == ["loading the weights"]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_is_as_wished(tiny, tmp_path, attention):
+    loaded = load_model(str(tiny), cache_dir=tmp_path, device="cpu", how=LoadOptions(attention=attention))
+    assert loaded.model.config._attn_implementation == attention
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (LoadOptions(attention="flash_attention_2"), "needs a GPU"),
+        (LoadOptions(revision="v2"), "only the hub has revisions"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_refused(tiny, tmp_path, how, says):
+    with pytest.raises(ConfigurationError, match=says):
+        load_model(str(tiny), cache_dir=tmp_path, device="cpu", how=how)
+
+
+def test_offline_asks_nobody(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(ConfigurationError, match="nobody/no-such-model at revision v2 is not in the hub's cache"):
+        load_model(
+            "nobody/no-such-model", cache_dir=tmp_path, device="cpu", how=LoadOptions(offline=True, revision="v2")
+        )
+
+
+REMOTE_CODE = """
+from pathlib import Path
+from transformers import LlamaConfig, LlamaForCausalLM
+Path({mark!r}).touch()
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_code_that_comes_with_a_model_runs_only_when_trusted(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    mark = tmp_path / "it ran"
+    (tiny / "own.py").write_text(REMOTE_CODE.format(mark=str(mark)))
+    config = json.loads((tiny / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}}
+    (tiny / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+        load_model(str(tiny), cache_dir=tmp_path, device="cpu")
+    assert not mark.exists()
+
+    loaded = load_model(str(tiny), cache_dir=tmp_path, device="cpu", how=LoadOptions(trust_remote_code=True))
+    assert mark.exists()
+    assert type(loaded.model).__name__ == "OwnModel"
