@@ -59,6 +59,8 @@ def make_transformers(settings: WorkerSettings) -> Engine:
             f"device={settings.device!r}: transformers keeps the KV cache of all layers on one GPU, so a model over"
             " several is not possible; give one GPU, or engine=openai with a server that splits the model"
         )
+    if settings.compile and not settings.device.startswith("cuda"):
+        raise ConfigurationError("compile=true needs a GPU; on a CPU it did not start within minutes")
     # The supervisor has pinned the GPU, so that it is the only one that this process sees.
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
     how = LoadOptions(

@@ -9,8 +9,10 @@ import pytest
 
 from broker.errors import ConfigurationError
 from gpu_worker.engine import gguf
+from gpu_worker.engine.catalog import create_engine
 from gpu_worker.engine.loading import LoadOptions, load_model, resolve
 from gpu_worker.engine.progress import heard_by
+from gpu_worker.settings import WorkerSettings
 from tests.support.tiny_model import save_tiny_model
 
 
@@ -207,3 +209,12 @@ def test_code_that_comes_with_a_model_runs_only_when_trusted(tiny, tmp_path, mon
     loaded = load_model(str(tiny), cache_dir=tmp_path, device="cpu", how=LoadOptions(trust_remote_code=True))
     assert mark.exists()
     assert type(loaded.model).__name__ == "OwnModel"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"compile": True, "device": "cpu"}, "needs a GPU"), ({"device": "cuda:0,1"}, "on one GPU")],
+)
+def test_what_the_engine_cannot_do_is_refused_before_loading(settings, says):
+    with pytest.raises(ConfigurationError, match=says):
+        create_engine(WorkerSettings(model="no/such", **settings))
