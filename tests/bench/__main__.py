@@ -7,6 +7,7 @@ import typer
 
 from tests.bench.memory import measure_memory
 from tests.bench.recovery import measure_crash, measure_lost_host
+from tests.bench.scheduling import measure_scheduling
 from tests.bench.steady import measure_steady
 from tests.bench.summary import Summary
 
@@ -21,6 +22,15 @@ def recovery(rounds: Rounds = 5) -> None:
     _show("crash, an idle worker at hand: first request elsewhere", measure_crash(rounds, spare=True), "s")
     _show("crash, all workers busy: first request again", measure_crash(rounds, spare=False), "s")
     _show("host lost, beyond heartbeat_timeout: all requests released", measure_lost_host(rounds), "s")
+
+
+@app.command()
+def scheduling(
+    workers: Annotated[int, typer.Option()] = 8, requests: Annotated[int, typer.Option()] = 100_000, rounds: Rounds = 10
+) -> None:
+    """Seconds that a small job, and a new worker, wait while a huge job keeps all workers busy."""
+    for label, summary in measure_scheduling(workers, requests, rounds).items():
+        _show(label, summary, "s")
 
 
 @app.command()
