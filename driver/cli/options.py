@@ -48,6 +48,9 @@ Autoscale = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(help="transformers, or simulated (answers at once, with made-up words).", show_default=False),
+    typer.Option(
+        help="transformers (default), openai (a server such as vLLM), simulated (made-up words), or your own.",
+        show_default=False,
+    ),
 ]
 LogFolder = Annotated[Path | None, typer.Option(help="Keep the workers' logs here.", show_default=False)]

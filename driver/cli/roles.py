@@ -56,6 +56,20 @@ def worker(
         str | None, typer.Option(help="engine (batches share the GPU), solo, or prefork.", show_default="engine")
     ] = None,
     engine: Engine = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, or bfloat16.", show_default="auto")] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="Implementation of attention; see docs/settings.md.", show_default="auto")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Requests that decode together.", show_default="as memory allows")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a model on the hub.", show_default="the newest")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Never ask the hub.")] = False,
 ) -> None:
     """Run a worker on one device: it loads the model and keeps it. SIGTERM and Ctrl-C finish what is in hand first.
 
@@ -71,6 +85,12 @@ def worker(
         "STOKER_SERVED_MODEL_NAME": served_model_name,
         "STOKER_POOL": pool,
         "STOKER_ENGINE": engine,
+        "STOKER_DTYPE": dtype,
+        "STOKER_ATTENTION": attention,
+        "STOKER_SLOTS": None if slots is None else str(slots),
+        "STOKER_REVISION": revision,
+        "STOKER_TRUST_REMOTE_CODE": "true" if trust_remote_code else None,
+        "STOKER_OFFLINE": "true" if offline else None,
     }
     environment = {**os.environ, **{variable: value for variable, value in options.items() if value is not None}}
     environment.setdefault("STOKER_LOG_LEVEL", "INFO")
