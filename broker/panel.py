@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from celery.utils.serialization import strtobool
 from celery.worker.control import Panel
 
 from broker.commands import COMMANDS, Command
@@ -23,7 +22,7 @@ def register(answer: Answer | None = None) -> None:
             name=name,
             type="inspect" if kind.inspects else "control",
             help=(kind.__doc__ or "").strip(),
-            args=[(field.name, strtobool if field.type is bool else field.type) for field in fields],
+            args=[(field.name, str) for field in fields],  # the worker reads them, and says what is wrong with one
             signature=" ".join(_shown(field) for field in msgspec.structs.fields(kind)),
             variadic="arguments" if "arguments" in kind.__struct_fields__ else None,
         )(_handler(kind, answer))

@@ -37,7 +37,7 @@ class WorkerControl:
             InvalidRequestError: one of them is not alive; names those that are.
         """
         alive = sorted({row.worker for row in self._store.sessions.table() if row.state != WorkerState.DEAD})
-        wanted = alive if names == ALL else [name.strip() for name in names.split(",")]
+        wanted = alive if names == ALL else list(dict.fromkeys(name.strip() for name in names.split(",")))
         if missing := [name for name in wanted if name not in alive]:
             raise InvalidRequestError(f"no worker {missing[0]!r} is alive (alive: {', '.join(alive) or 'none'})")
         if not wanted:
@@ -76,7 +76,7 @@ class WorkerControl:
             if time.monotonic() >= give_up_s:
                 break
             time.sleep(POLL_S)
-            answers = self.ask(open_, CheckHealth())
+            answers = self.ask(open_, CheckHealth(), min(ANSWER_S, max(give_up_s - time.monotonic(), PING_S)))
             found |= {name: _progress(begun[name], answers[name]) for name in open_ if name in answers}
             found |= {name: LOST for name in self._lost(begun, open_) if name not in answers}
         return found

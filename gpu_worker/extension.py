@@ -10,6 +10,7 @@ import msgspec
 
 from broker.errors import ConfigurationError, InvalidRequestError
 from gpu_worker.engine.base import Engine
+from gpu_worker.operations import printable
 
 
 class ExtensionContext:
@@ -74,7 +75,8 @@ class Extension:
         return lambda: _plain(call(**typed))
 
     def _methods(self) -> list[str]:
-        members = inspect.getmembers(self._object, callable)
+        # Looked up statically: a property of the user's must not run for it.
+        members = inspect.getmembers_static(type(self._object), _is_method)
         return [name for name, _ in members if not name.startswith("_")]
 
 
@@ -83,6 +85,10 @@ def _find_class(path: str) -> Callable[[ExtensionContext], Any]:
     if not (module and colon and name):
         raise ValueError("give it as package.module:Class")
     return getattr(importlib.import_module(module), name)
+
+
+def _is_method(member: Any) -> bool:
+    return callable(member) or isinstance(member, classmethod)
 
 
 def _parse(argument: str) -> tuple[str, str]:
@@ -103,8 +109,8 @@ def _convert(text: str, kind: Any) -> Any:
 
 
 def _plain(result: Any) -> Any:
-    """What JSON can hold: the result itself, or its text."""
+    """What JSON in UTF-8 can hold: the result itself (null for numbers that are none), or its text."""
     try:
-        return msgspec.to_builtins(result, str_keys=True)
-    except (TypeError, ValueError):
-        return repr(result)
+        return msgspec.json.decode(msgspec.json.encode(result))
+    except (TypeError, ValueError, OverflowError):
+        return printable(repr(result))

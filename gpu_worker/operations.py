@@ -77,10 +77,15 @@ class Operations:
         try:
             running.result = work(note)
         except StokerError as error:
-            running.error = str(error)
+            running.error = printable(str(error))
             logger.warning("%s: %s", running.name, error)
-        except Exception as error:
-            running.error = f"{type(error).__name__}: {error}"
+        except BaseException as error:  # `sys.exit` in a user's method too: without an end, no other could begin
+            running.error = printable(f"{type(error).__name__}: {error}")
             logger.exception("%s failed", running.name)
         running.took_s = time.monotonic() - running.started_s
         running.ended.set()
+
+
+def printable(text: str) -> str:
+    """The text with what no terminal and no UTF-8 can take (lone surrogates) written out."""
+    return text.encode("utf-8", "backslashreplace").decode()

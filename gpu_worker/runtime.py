@@ -117,15 +117,15 @@ class Runtime:
 
         Raises:
             NotNowError: the worker is not in service, or comes to its end meanwhile.
+            BrokerError: Redis refuses to take something back; the worker is in service as before.
         """
-        self.standing.leave(state, "", finish=finish)
+        before = self.standing.leave(state, "", finish=finish)
         note("finishing what is in hand" if finish else "giving work back")
-        self.in_hand.wake_all()
-        # Until the ledger knows the new state, the driver may assign more.
-        beat = self._heart.beat_now()
-        self._until(lambda: self._heart.answered(beat, LOOK_S))
-        self._until(lambda: self.in_hand.is_empty(LOOK_S))
-        self._until(self._release_all)
+        try:
+            self._give_all_back()
+        except Exception as error:
+            self.return_to_service(before, str(error))
+            raise
 
     def return_to_service(self, state: WorkerState, reason: str = "") -> None:
         """Be ready, or asleep."""
@@ -181,6 +181,14 @@ class Runtime:
             # The lease runs out by itself; the driver then does the same.
             logger.warning("could not end the session: %s", error)
         self.store.close()
+
+    def _give_all_back(self) -> None:
+        self.in_hand.wake_all()
+        # Until the ledger knows the new state, the driver may assign more.
+        beat = self._heart.beat_now()
+        self._until(lambda: self._heart.answered(beat, LOOK_S))
+        self._until(lambda: self.in_hand.is_empty(LOOK_S))
+        self._until(self._release_all)
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         while not is_done():

@@ -77,8 +77,8 @@ class Standing:
             self._state, self._reason = WorkerState.POISONED, reason
             return True
 
-    def leave(self, state: WorkerState, reason: str, *, finish: bool) -> None:
-        """Take no batches from now on; those in hand are given back, or may `finish`.
+    def leave(self, state: WorkerState, reason: str, *, finish: bool) -> WorkerState:
+        """Take no batches from now on; those in hand are given back, or may `finish`. Returns the state before.
 
         Raises:
             NotNowError: the worker is not in service.
@@ -86,8 +86,10 @@ class Standing:
         with self._lock:
             if self._state not in IN_SERVICE:
                 raise NotNowError(f"the worker is {self._state}")
+            before = self._state
             self._away, self._finishing = True, finish
             self._state, self._reason = state, reason
+            return before
 
     def explain(self, reason: str) -> None:
         """Say how far it is, unless something more important is to be said."""

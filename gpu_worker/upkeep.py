@@ -5,6 +5,7 @@ An engine that is left in an unknown state ends the process: its supervisor star
 
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Generator
 from typing import Any
@@ -15,6 +16,7 @@ from broker.commands import Operation
 from broker.errors import StokerError
 from broker.messages import Request, SamplingParams, WorkerState
 from broker.records import ClaimedRequest
+from gpu_worker.engine.base import Completion
 from gpu_worker.engine.catalog import check_model
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.exits import EXIT_ENGINE, end_process
@@ -88,8 +90,12 @@ class Upkeep:
             return
         runtime.leave_service(WorkerState.SLEEPING, note, finish=finish)
         note("freeing memory")
-        with _at_risk(), runtime.seat.hold() as engine:
-            engine.sleep()
+        try:
+            with _at_risk(), runtime.seat.hold() as engine:
+                engine.sleep()
+        except StokerError as error:
+            runtime.return_to_service(WorkerState.READY, str(error))
+            raise
         runtime.return_to_service(WorkerState.SLEEPING)
 
     def _wake(self, note: Note) -> None:
@@ -141,7 +147,7 @@ class Upkeep:
         self._require_ready()
         loop, inbox, batch_id = self._runtime.loop, Inbox(), f"canary-{uuid.uuid4().hex}"
         loop.submit(batch_id, (ClaimedRequest(index=0, request=CANARY),), inbox)
-        completion = inbox.take(CANARY_LIMIT_S).completed.get(0)
+        completion = _wait_for_end(inbox)
         if completion is None:
             loop.withdraw_batch(batch_id)
             raise EngineDeadError(f"the engine has not generated a few tokens within {CANARY_LIMIT_S:g} s")
@@ -153,6 +159,15 @@ class Upkeep:
         state = self._runtime.standing.state
         if state is not WorkerState.READY:
             raise NotNowError(f"the worker is {state}")
+
+
+def _wait_for_end(inbox: Inbox) -> Completion | None:
+    """The canary's end; None when it does not come in time. Before it there may be tokens to save."""
+    give_up_s = time.monotonic() + CANARY_LIMIT_S
+    while (left_s := give_up_s - time.monotonic()) > 0:
+        if (completion := inbox.take(left_s).completed.get(0)) is not None:
+            return completion
+    return None
 
 
 @contextlib.contextmanager

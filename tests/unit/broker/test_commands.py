@@ -1,6 +1,7 @@
 import pytest
 
-from broker.commands import COMMANDS, CallExtension, CheckHealth, SetLimits, SwitchModel, parse_command
+from broker import panel
+from broker.commands import COMMANDS, CallExtension, CheckHealth, SetLimits, Sleep, SwitchModel, parse_command
 from broker.errors import InvalidRequestError
 
 
@@ -28,6 +29,7 @@ def test_arguments_become_what_the_command_says():
     assert parse_command("call_extension", {"method": "add", "arguments": ["a=1"]}) == CallExtension(
         method="add", arguments=("a=1",)
     )
+    assert parse_command("sleep", {"finish": "true"}) == Sleep(finish=True)
     assert parse_command("switch_model", {"model": "m"}) == SwitchModel(model="m")
 
 
@@ -38,6 +40,7 @@ def test_arguments_become_what_the_command_says():
         ("set_limits", {}, "set_limits: give slots or kv_tokens, above 0"),
         ("set_limits", {"slots": -1}, "above 0"),
         ("set_limits", {"slots": "many"}, "Expected `int`"),
+        ("sleep", {"finish": "perhaps"}, "Expected `bool`"),
         ("switch_model", {}, "missing required field `model`"),
         ("switch_model", {"model": ""}, "model must not be empty"),
         ("wake", {"soon": True}, "unknown field `soon`"),
@@ -46,3 +49,11 @@ def test_arguments_become_what_the_command_says():
 def test_what_cannot_be_done_is_refused(name, arguments, why):
     with pytest.raises(InvalidRequestError, match=why):
         parse_command(name, arguments)
+
+
+def test_celery_s_command_line_leaves_it_to_the_worker_to_say_what_is_wrong():
+    from celery.worker.control import Panel
+
+    panel.register()
+    for name in COMMANDS:
+        assert [convert("perhaps") for _, convert in Panel.meta[name].args] == ["perhaps"] * len(Panel.meta[name].args)

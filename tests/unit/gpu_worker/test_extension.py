@@ -27,6 +27,21 @@ class Commands:
     def thing(self):
         return object
 
+    def give(self, code: str):
+        return eval(code, {"nan": float("nan")})
+
+    @property
+    def loaded(self):
+        raise AssertionError("nobody asked for it")
+
+    @staticmethod
+    def still():
+        return "static"
+
+    @classmethod
+    def kind(cls):
+        return cls.__name__
+
     def model(self):
         return self.context.model
 
@@ -54,6 +69,12 @@ def extension(engines):
         ("repeat", ["text=a=b"], "a=ba=b"),
         ("point", ['at={"x": 3}'], {"x": 3}),
         ("thing", [], "<class 'object'>"),
+        ("give", ["code=[nan, b'1', {1: 2}]"], [None, "MQ==", {"1": 2}]),
+        ("give", ["code={(1, 2): 3}"], "{(1, 2): 3}"),
+        ("give", ["code=2**80"], 2**80),
+        ("give", ["code='\\ud800'"], "'\\ud800'"),
+        ("still", [], "static"),
+        ("kind", [], "Commands"),
     ],
 )
 def test_arguments_become_what_the_method_says_and_results_what_json_can_hold(extension, method, arguments, result):
@@ -63,7 +84,7 @@ def test_arguments_become_what_the_method_says_and_results_what_json_can_hold(ex
 @pytest.mark.parametrize(
     ("method", "arguments", "why"),
     [
-        ("_private", [], "it has add, model, point, repeat, thing"),
+        ("_private", [], "it has add, give, kind, model, point, repeat, still, thing"),
         ("secret", [], "has no method 'secret'"),
         ("context", [], "has no method 'context'"),
         ("add", [], "missing a required argument: 'first'"),

@@ -46,7 +46,14 @@ def test_a_second_one_is_refused_and_told_of_the_first(operations, stages):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(InvalidRequestError("not so"), "not so"), (KeyError("key"), "KeyError: 'key'")]
+    ("error", "said"),
+    [
+        (InvalidRequestError("not so"), "not so"),
+        (KeyError("key"), "KeyError: 'key'"),
+        (ValueError("\ud800"), "ValueError: \\ud800"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+    ],
 )
 def test_a_failure_is_its_record_and_not_the_end(operations, error, said):
     def fail(_):
