@@ -227,15 +227,22 @@ class Ledger:
             self._keys.cache_times,
             self._keys.sharing,
         ]
-        args: list[Any] = [job_id]
-        for output in outputs:
-            usage = output.usage
-            failed = int(output.error is not None)
-            args += [output.index, codec.encode(output), failed, usage.prompt_tokens, usage.completion_tokens]
-        reply = self._scripts.run("commit", keys, args)
-        if reply is None:
-            raise JobNotFoundError(f"job {job_id} is unknown or has expired")
-        return CommitResult(accepted=reply[0], dropped=reply[1], job_done=bool(reply[2]), shared=reply[3])
+        result, rest = CommitResult(accepted=0, dropped=0, job_done=False, shared=0), outputs
+        while True:
+            args = [job_id, *(arg for output in rest for arg in _committed(output))]
+            reply = self._scripts.run("commit", keys, args)
+            if reply is None:
+                raise JobNotFoundError(f"job {job_id} is unknown or has expired")
+            accepted, dropped, job_done, shared, seen = reply
+            result = CommitResult(
+                accepted=result.accepted + accepted,
+                dropped=result.dropped + dropped,
+                job_done=result.job_done or bool(job_done),
+                shared=result.shared + shared,
+            )
+            rest = rest[seen:]
+            if not rest:
+                return result
 
     def finish(self, batch_id: str, session_id: str) -> int:
         """End a batch whose requests all have outputs. Returns the requests still open; above 0 nothing changed."""
@@ -326,6 +333,12 @@ def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> Cl
         attempts=int(attempts),
         generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
     )
+
+
+def _committed(output: Output) -> list[Any]:
+    usage = output.usage
+    failed = int(output.error is not None)
+    return [output.index, codec.encode(output), failed, usage.prompt_tokens, usage.completion_tokens]
 
 
 def _costs(request: Request) -> str:

@@ -5,16 +5,20 @@
 -- not be alive: by the bit its late output does no harm, and may even save work.
 --
 -- Requests that wait for the same text get it in the same step. While the job is open it is kept for those that
--- still come (`answers`, up to a size), and where results are cached, for other jobs.
+-- still come (`answers`, up to a size), and where results are cached, for other jobs. So that a call does not hold up
+-- Redis for long, it ends early once it has given out as many as MAX_SHARED; the caller sends the rest again.
 --
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 assigned  6 committed  7 outputs  8 batch requests  9 session
 --      10 closing  11 wake  12 attempts  13 checkpoints  14 waiting  15 load  16 policy
 --      17 leaders  18 digests  19 followers  20 answers  21 answered  22 cache  23 cache times  24 sharing
 -- ARGV 1 job id  then, for each output: index, payload, failed (0|1), prompt tokens, completion tokens
--- Returns {accepted, dropped, job done (0|1), outputs given to others that waited for the same}; nil when the job is unknown.
+-- Returns {accepted, dropped, job done (0|1), outputs given to others that waited for the same, outputs of the call that
+-- were looked at}; nil when the job is unknown.
 
 local SPEED_MEMORY_MS = 30000
 local MAX_ANSWERS_BYTES = 4194304
+local MAX_SHARED = 10000 -- of one call; one output alone is given to about as many at most
+local MAX_EVICTED = 100 -- of the cache at one output
 local ENTRY_BYTES = 128 -- what a field of a hash costs beside its value, about
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -23,7 +27,7 @@ if not job[1] then return nil end
 local submitted = tonumber(job[1])
 local session_alive = redis.call('EXISTS', KEYS[9]) == 1
 local accepted, dropped, failed, prompt_tokens, completion_tokens, freed, settled = 0, 0, 0, 0, 0, 0, 0
-local shared, saved_prompt_tokens, saved_completion_tokens = 0, 0, 0
+local seen, shared, saved_prompt_tokens, saved_completion_tokens = 0, 0, 0, 0
 local answers_bytes, followed = tonumber(job[6] or '0'), redis.call('EXISTS', KEYS[19]) == 1
 local policy = redis.call('HMGET', KEYS[16], 'result_cache_ttl', 'result_cache_mib')
 local cache_ttl_ms, cache_bytes = tonumber(policy[1] or '0') * 1000, tonumber(policy[2] or '0') * 1048576
@@ -67,7 +71,9 @@ local function share(index, digest, i)
     redis.call('PEXPIRE', KEYS[23], cache_ttl_ms)
     local used = redis.call('HINCRBY', KEYS[24], 'cache_bytes', more)
     local first = redis.call('ZRANGE', KEYS[23], 0, 0, 'WITHSCORES')
-    while first[1] and (used > cache_bytes or tonumber(first[2]) <= now) do
+    local evicted = 0
+    while first[1] and evicted < MAX_EVICTED and (used > cache_bytes or tonumber(first[2]) <= now) do
+      evicted = evicted + 1
       used = redis.call('HINCRBY', KEYS[24], 'cache_bytes', 0 - redis.call('HSTRLEN', KEYS[22], first[1]))
       redis.call('HDEL', KEYS[22], first[1])
       redis.call('ZREM', KEYS[23], first[1])
@@ -77,6 +83,8 @@ local function share(index, digest, i)
 end
 
 for i = 2, #ARGV, 5 do
+  if shared >= MAX_SHARED then break end
+  seen = seen + 1
   local index = ARGV[i]
   local cost = redis.call('HGET', KEYS[8], index)
   if cost then
@@ -149,4 +157,4 @@ if freed > 0 then
   redis.call('LPUSH', KEYS[11], 1)
   redis.call('LTRIM', KEYS[11], 0, 0)
 end
-return { accepted, dropped, complete, shared }
+return { accepted, dropped, complete, shared, seen }

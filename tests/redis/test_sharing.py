@@ -174,6 +174,22 @@ def test_a_crowd_too_large_for_one_commit_is_generated_twice(stage):
     assert is_settled(stage, job)
 
 
+def test_many_crowds_are_served_one_call_after_the_other(stage, monkeypatch):
+    """So that no call holds up Redis for long."""
+    requests = [greedy(text) for text in "abc"]
+    job = submit(stage, requests, last=False)
+    for lead in (0, 1, 2):
+        stage.redis.zadd(stage.keys.job(job).followers, {10_000 * lead + place + 3: lead for place in range(6_000)})
+    stage.redis.hset(stage.keys.job(job).record, "submitted", 30_000)
+    calls, run = [], stage.ledger._scripts.run
+    monkeypatch.setattr(stage.ledger._scripts, "run", lambda *args: calls.append(run(*args)) or calls[-1])
+    result = stage.ledger.commit("", job, "", [*failures([0]), output(1), output(1), output(2)])
+    assert result == CommitResult(accepted=3, dropped=1, job_done=False, shared=18_000)
+    assert [reply[3:] for reply in calls] == [[12_000, 2], [6_000, 2]]
+    record = stage.queries.job(job)
+    assert (record.done, record.failed) == (18_003, 6_001)
+
+
 def test_the_first_and_its_follower_in_one_commit(stage):
     job = submit(stage, [greedy()] * 2)
     result = stage.commit("", job, "", [0, 1])
@@ -333,12 +349,22 @@ def test_the_oldest_entries_go_when_the_cache_is_full(stage, session, caching):
     held = sum(stage.redis.hstrlen(stage.keys.cache, name) for name in stage.redis.hkeys(stage.keys.cache))
     assert stage.queries.sharing().cache_bytes == held <= 1 << 20
     assert [stage.pending(submit(stage, [greedy(str(i))], model="m")) for i in (1, 2)] == [[0], []]
-    generate(stage, session, "huge", "x" * (2 << 20))
+    generate(stage, session, "huge", "x" * (2 << 20))  # larger than all of it
     assert stage.queries.sharing().cache_entries == 3
     stage.redis.delete(stage.keys.cache, stage.keys.cache_times)  # as their time to live does
     generate(stage, session, "last", "text")
     held = sum(stage.redis.hstrlen(stage.keys.cache, name) for name in stage.redis.hkeys(stage.keys.cache))
     assert stage.queries.sharing().cache_bytes == held
+
+
+def test_one_output_evicts_so_many_old_ones_and_no_more(stage, session, caching):
+    for place in range(120):
+        stage.redis.hset(stage.keys.cache, f"old{place}", "x")
+        stage.redis.zadd(stage.keys.cache_times, {f"old{place}": 1})
+    generate(stage, session, "new", "text")
+    assert stage.queries.sharing().cache_entries == 21
+    generate(stage, session, "newer", "text")
+    assert stage.queries.sharing().cache_entries == 2
 
 
 def test_an_output_of_any_kind_comes_back_as_it_was(stage, session, caching):
