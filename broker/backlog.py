@@ -2,11 +2,11 @@
 
 from broker.connection import RedisClient, broker_errors
 from broker.keys import Keys
+from broker.queries import COUNTERS, own_answers
 from broker.records import Backlog, JobBacklog
 
 COSTS_READ = 32  # of a job, to know the mean
 JOBS_READ = 1_000  # the others are taken to be like them
-FIELDS = ("done", "completion_tokens")
 
 
 class Backlogs:
@@ -29,7 +29,7 @@ class Backlogs:
             for key in keys:
                 pipeline.zcard(key.pending)
                 pipeline.zrange(key.pending, 0, COSTS_READ - 1)
-                pipeline.hmget(key.record, FIELDS)
+                pipeline.hmget(key.record, COUNTERS)
             found = pipeline.execute() if keys else []
             for key, indices in zip(keys, found[1::3], strict=True):
                 pipeline.hmget(key.costs, indices or [0])
@@ -41,6 +41,8 @@ class Backlogs:
 
 def _backlog(model: str, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
     known = [int(cost.split()[0]) for cost in costs if cost]
-    done, completion_tokens = (int(value or 0) for value in record)
+    answered, completion_tokens = own_answers(record)
     mean = sum(known) / len(known) if known else 0.0
-    return JobBacklog(model=model, requests=requests, mean_cost=mean, done=done, completion_tokens=completion_tokens)
+    return JobBacklog(
+        model=model, requests=requests, mean_cost=mean, answered=answered, completion_tokens=completion_tokens
+    )

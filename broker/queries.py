@@ -216,10 +216,17 @@ def _pending(
 
 
 def _front(pending: tuple[PendingRequest, ...], backlog: int, counters: list[bytes | None]) -> JobFront:
-    # What was copied from an identical request took no tokens, and says nothing of lengths.
-    done, failed, shared, cached, tokens = (int(count or 0) for count in counters)
-    answered = max(done - failed - shared - cached, 0)
+    answered, tokens = own_answers(counters)
     return JobFront(pending=pending, backlog=backlog, answered=answered, output_tokens=tokens)
+
+
+def own_answers(counters: list[bytes | None]) -> tuple[int, int]:
+    """How many texts were generated for a job, and their tokens, from its `COUNTERS`.
+
+    What was copied from an identical request took no tokens, and says nothing of lengths.
+    """
+    done, failed, shared, cached, tokens = (int(count or 0) for count in counters)
+    return max(done - failed - shared - cached, 0), tokens
 
 
 def _pending_request(index: int, costs: bytes, attempts: int) -> PendingRequest:

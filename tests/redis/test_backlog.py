@@ -1,5 +1,7 @@
+import uuid
+
 from broker.records import JobBacklog
-from tests.support.stage import COST
+from tests.support.stage import COST, failures, request
 
 
 def backlogs(stage):
@@ -19,7 +21,17 @@ def test_what_is_done_tells_how_long_answers_are(stage):
     session, job = stage.worker(), stage.job(5)
     stage.commit(stage.batch(session, job, [0, 1]), job, session, [0, 1])
     (found,) = backlogs(stage)
-    assert (found.requests, found.done, found.completion_tokens, found.tokens_each) == (3, 2, 4, 2)
+    assert (found.requests, found.answered, found.completion_tokens, found.tokens_each) == (3, 2, 4, 2)
+
+
+def test_what_was_copied_or_failed_says_nothing_of_lengths(stage):
+    job = str(uuid.uuid4())
+    same = [request(temperature=0)] * 3
+    stage.ledger.submit(job, "m", [*same, request(), request()], offset=0, last=True)
+    stage.commit("", job, "", [0])
+    stage.ledger.commit("", job, "", failures([3]))
+    (found,) = backlogs(stage)
+    assert (found.requests, found.answered, found.completion_tokens) == (1, 1, 2)
 
 
 def test_each_job_has_its_own_row_in_the_order_of_service(stage):
