@@ -31,6 +31,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     saved_prompt_tokens: int = 0  # of these outputs; the tokens above were read and generated for this job
     saved_completion_tokens: int = 0
     weight: float = 1.0  # of the user's share, beside the user's other jobs
+    reserved_requests: int = 0  # announced, and not yet submitted
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,13 +114,13 @@ class JobBacklog(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     requests: int
     mean_cost: float
-    done: int = 0  # requests that have their output
+    answered: int = 0  # requests for which a text was generated
     completion_tokens: int = 0  # of those
 
     @property
     def tokens_each(self) -> float:
-        """Tokens to generate for a request: as many as for those that are done, else as many as may be."""
-        return self.completion_tokens / self.done if self.done else self.mean_cost
+        """Tokens to generate for a request: as many as for those that are answered, else as many as may be."""
+        return self.completion_tokens / self.answered if self.answered else self.mean_cost
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):

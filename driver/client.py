@@ -11,11 +11,10 @@ import msgspec
 from broker import codec
 from broker.errors import (
     BrokerError,
-    ExceedsLimitError,
+    BrokerUnavailableError,
     InvalidRequestError,
     JobNotFoundError,
     MessageError,
-    QueueFullError,
 )
 from broker.messages import ChatMessage, Output, Request, SamplingParams, chat_messages
 from broker.parameters import is_text, is_whole_number, shown
@@ -96,8 +95,10 @@ class Client:
         )
         try:
             feed.add_and_seal(requests)
-        except (QueueFullError, ExceedsLimitError):
-            if feed.submitted:
+        except BrokerUnavailableError:
+            raise  # it would not answer a cancel either; what was announced and does not come, the driver ends
+        except BaseException:  # Ctrl-C too: nobody learns the job's id
+            with contextlib.suppress(JobNotFoundError, BrokerError):
                 self.job(feed.job_id).cancel()
             raise
         return self.job(feed.job_id)

@@ -23,6 +23,8 @@ UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes th
 JOBS_PER_PASS = 200
 PAGES_PER_PASS = 8
 ABANDONED_AFTER_MS = 3_600_000  # an open job whose client has not been heard of for so long is sealed as it is
+# A job that was announced comes without a pause, and before it has come nobody knows its id: it is cancelled.
+ANNOUNCED_AFTER_MS = 120_000
 
 
 class Reconciler:
@@ -57,9 +59,15 @@ class Reconciler:
     def _seal_abandoned(self, now_ms: int) -> None:
         """End open jobs whose client has vanished; a page of jobs at a time, from where the last pass ended."""
         jobs = self._store.queries.open_jobs(self._seen_jobs, JOBS_PER_PASS)
-        self._seen_jobs = self._seen_jobs + JOBS_PER_PASS if len(jobs) == JOBS_PER_PASS else 0
+        if not jobs:  # only then is it the end: what cannot be read is left out, and makes a page short
+            self._seen_jobs, jobs = 0, self._store.queries.open_jobs(0, JOBS_PER_PASS)
+        self._seen_jobs += JOBS_PER_PASS
         for job in jobs:
-            if job.state == JobState.OPEN and now_ms - job.touched_ms > ABANDONED_AFTER_MS:
+            silent_ms = now_ms - job.touched_ms if job.state == JobState.OPEN else 0
+            if job.reserved_requests and silent_ms > ANNOUNCED_AFTER_MS:
+                logger.warning("job %s: its client is gone; cancelled, as it was not all there", job.id)
+                self._store.ledger.cancel(job.id)
+            elif silent_ms > ABANDONED_AFTER_MS:
                 logger.warning("job %s: its client is gone; sealed with %d requests", job.id, job.submitted)
                 self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
 

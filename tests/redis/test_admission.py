@@ -247,6 +247,24 @@ def test_a_client_without_patience_is_told_at_once(client, stage, limit):
         client.submit(["a"])
 
 
+@pytest.mark.parametrize("block", [False, True])
+def test_an_interrupted_submission_leaves_nothing(client, stage, limit, monkeypatch, block):
+    limit(max_pending_requests=2 * RUN_REQUESTS)
+    send = stage.ledger.submit
+    runs = []
+
+    def interrupted(*args, **options):
+        runs.append(send(*args, **options))
+        if len(runs) == 2:
+            raise KeyboardInterrupt  # and the reply is lost
+
+    monkeypatch.setattr(client.store.ledger, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.submit(["a"] * 2 * RUN_REQUESTS, block=block)
+    assert [job.cancelled or job.done for job in stage.queries.open_jobs()] == [True]
+    assert load(stage) == (0, 0)
+
+
 class Worker:
     """Answers the first open requests whenever the client sleeps."""
 

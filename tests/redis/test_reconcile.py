@@ -2,8 +2,11 @@ import pytest
 from celery.result import AsyncResult
 
 from broker.messages import JobState
-from driver.reconcile import ABANDONED_AFTER_MS, UNCLAIMED_AFTER_MS, UNCLOSED_AFTER_MS, Reconciler
+from broker.records import Load
+from driver.ending import end_pending
+from driver.reconcile import ABANDONED_AFTER_MS, ANNOUNCED_AFTER_MS, UNCLAIMED_AFTER_MS, UNCLOSED_AFTER_MS, Reconciler
 from tests.support.celery_queue import messages
+from tests.support.stage import COST
 
 
 @pytest.fixture
@@ -113,6 +116,26 @@ def test_a_client_that_was_heard_of_keeps_its_job_open(stage, reconcile):
     job = stage.job(1, last=False)
     reconcile(ABANDONED_AFTER_MS - 1000)
     assert stage.queries.job(job).state == JobState.OPEN
+
+
+def test_a_job_that_was_announced_and_stops_coming_is_cancelled_and_its_room_is_free(stage, reconcile):
+    job = stage.job(2, last=False, announced=(8, 8 * COST))
+    reconcile(ANNOUNCED_AFTER_MS - 1000)
+    assert stage.queries.load().requests == 8
+    reconcile(ANNOUNCED_AFTER_MS + 1000)
+    assert stage.queries.job(job).cancelled
+    assert stage.queries.load().requests == 2
+    end_pending(stage.store, job, "cancelled", "stop")
+    assert stage.queries.load() == Load()
+
+
+def test_a_record_that_cannot_be_read_hides_no_abandoned_job(stage, reconcile, monkeypatch):
+    monkeypatch.setattr("driver.reconcile.JOBS_PER_PASS", 2)
+    stage.redis.hset(stage.keys.job(stage.job(1)).record, "done", "x")
+    jobs = [stage.job(1, last=False) for _ in range(4)]
+    for _ in range(3):
+        reconcile(ABANDONED_AFTER_MS + 1000)
+    assert {stage.queries.job(job).state for job in jobs} == {JobState.RUNNING}
 
 
 # Jobs that must not run any more
