@@ -4,6 +4,7 @@ Wanted is what drains all work within a target time. More is wanted at once; les
 some headroom, for a whole cooldown, so that neither noise nor a short pause stops a worker that is needed again. Work
 that grows steadily is met ahead of time: by when workers that are started now can be ready. No fewer are wanted than
 are in use on the average: where work is done as fast as it comes, little waits, and they are needed all the same.
+Workers that sleep come on top: they are there, and somebody else has to do the work.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     pending_requests: int = 0
     ready: int = 0  # workers that take work
     coming: int = 0  # workers that load their model
+    asleep: int = 0  # workers that people have put to sleep: they hold a place and do nothing
     tokens_per_s: float = 0.0  # of one worker with all the work that it can take; 0 while unknown
     used_tokens_per_s: float = 0.0  # of all workers together, now
     startup_s: float = 0.0  # from the start of a worker until it is ready
@@ -82,9 +84,10 @@ def decide(load: Load, state: ScaleState, limits: ScaleLimits, now_s: float) -> 
     work = _remember(state.work, Point(now_s, load.tokens), limits.trend_window_s)
     used = _average(state, load, now_s, limits.trend_window_s)
     need = _need(load, limits, growth(work, limits.trend_window_s, load.startup_s))
-    need = max(need, min(_used(load, used), state.wanted))  # what is used keeps workers; only work asks for more
+    awake = max(0, state.wanted - load.asleep)
+    need = max(need, min(_used(load, used), awake))  # what is used keeps workers; only work asks for more
     needs = (*(p for p in _within(state.needs, now_s, limits.cooldown_s) if p.value > need), Point(now_s, need))
-    wanted = _settle(state.wanted, needs, is_cool=now_s - state.since_s >= limits.cooldown_s)
+    wanted = load.asleep + _settle(awake, needs, is_cool=now_s - state.since_s >= limits.cooldown_s)
     return ScaleState(
         wanted=min(max(wanted, limits.least), limits.most),
         since_s=state.since_s,

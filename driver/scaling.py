@@ -12,7 +12,7 @@ from driver.detector import DetectorLimits
 from driver.scalers.base import Scaler
 from driver.settings import DriverSettings, models_to_switch
 from driver.speeds import Speeds
-from driver.workload import load_of, staying, workload
+from driver.workload import asleep, load_of, staying, workload
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,8 @@ class Scaling:
         """Go on from what is published: another driver may have led meanwhile."""
         if self._state is not None and record.wanted in (-1, self._state.wanted):
             return self._state
-        there = max(len(staying(sessions, self._detector)), self._scaler.started if self._scaler else 0)
+        present = len(staying(sessions, self._detector)) + len(asleep(sessions, self._detector))
+        there = max(present, self._scaler.started if self._scaler else 0)
         return start(record.wanted if record.wanted >= 0 else there, self._clock.now_s())
 
     def _limits(self, bounds: Bounds) -> ScaleLimits:

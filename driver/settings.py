@@ -137,6 +137,20 @@ def models_to_switch(settings: DriverSettings) -> dict[str, str]:
     return {name.strip(): (model if mark else name).strip() for name, mark, model in parts}
 
 
+class _Drain(msgspec.Struct, frozen=True, kw_only=True):
+    drain_timeout: float = 30.0  # as a worker reads it
+
+
+def drain_timeout_of_workers(environment: Mapping[str, str]) -> float:
+    """How long workers drain, in seconds, that are started with this added to the environment of this process.
+
+    Raises:
+        ConfigurationError: the value does not fit.
+    """
+    variable = "STOKER_DRAIN_TIMEOUT"
+    return load(_Drain, {variable: {**os.environ, **environment}.get(variable, "")}).drain_timeout
+
+
 def load_driver_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> DriverSettings:
     """Driver settings from the environment (`STOKER_BATCH_SIZE`, …); keyword arguments win.
 

@@ -23,7 +23,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def workload(backlog: Backlog, models: Collection[str], length_ratio: float) -> Workload:
     """The work that waits for these models (an empty collection: for all). `length_ratio` is the last known one."""
     counted = [log for log in backlog.jobs if not models or not log.model or log.model in models]
-    learned = [log for log in counted if log.done and log.mean_cost]
+    learned = [log for log in counted if log.answered and log.mean_cost]
     if learned:
         length_ratio = min(1.0, sum(log.tokens_each for log in learned) / sum(log.mean_cost for log in learned))
     return Workload(
@@ -51,6 +51,7 @@ def load_of(work: Workload, sessions: Sequence[Session], limits: DetectorLimits,
         pending_requests=round(work.requests),
         ready=sum(row.state == WorkerState.READY for row in present),
         coming=sum(row.state == WorkerState.LOADING for row in present),
+        asleep=len(asleep(sessions, limits)),
         tokens_per_s=speeds.tokens_per_s,
         used_tokens_per_s=speeds.used_tokens_per_s,
         startup_s=speeds.startup_s,
@@ -59,10 +60,13 @@ def load_of(work: Workload, sessions: Sequence[Session], limits: DetectorLimits,
 
 def staying(sessions: Sequence[Session], limits: DetectorLimits) -> list[Session]:
     """The workers that work, or soon will, and have not been told to end."""
-    return [
-        row
-        for row in sessions
-        if row.state in (WorkerState.READY, WorkerState.LOADING)
-        and not row.drain
-        and judge(row, limits) is not Verdict.DEAD
-    ]
+    return _in_state(sessions, limits, WorkerState.READY, WorkerState.LOADING)
+
+
+def asleep(sessions: Sequence[Session], limits: DetectorLimits) -> list[Session]:
+    """The workers that sleep until somebody wakes them, and have not been told to end."""
+    return _in_state(sessions, limits, WorkerState.SLEEPING)
+
+
+def _in_state(sessions: Sequence[Session], limits: DetectorLimits, *states: WorkerState) -> list[Session]:
+    return [row for row in sessions if row.state in states and not row.drain and judge(row, limits) is not Verdict.DEAD]

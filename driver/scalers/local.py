@@ -13,8 +13,9 @@ from pathlib import Path
 
 from broker.lifeline import Lifeline
 from driver.errors import DriverStateError, WorkerStartError
+from driver.settings import drain_timeout_of_workers
 
-STOP_TIMEOUT_S = 45.0  # above a worker's drain_timeout and what it takes to end
+STOP_GRACE_S = 15.0  # beyond a worker's drain_timeout, and above its supervisor's own patience
 INSTANCE_VARIABLE = "STOKER_INTERNAL_INSTANCE"
 # What a worker's log puts before the message: who speaks, or time, process and level.
 LOG_PREFIX = re.compile(r"^(stoker worker: |\S+ \S+ (\S+ )?(DEBUG|INFO|WARNING|ERROR|CRITICAL) )")
@@ -50,7 +51,13 @@ class LocalWorkers:
     """Starts and stops worker processes; they end with the process that holds this object, however it ends."""
 
     def __init__(self, environment: Mapping[str, str], log_folder: Path) -> None:
+        """`environment` is added to that of this process.
+
+        Raises:
+            ConfigurationError: its drain timeout does not fit.
+        """
         self._environment = environment
+        self._stop_timeout_s = drain_timeout_of_workers(environment) + STOP_GRACE_S
         self._log_folder = log_folder
         self._workers: list[LocalWorker] = []
         self._leaving: list[LocalWorker] = []  # told to end: they drain
@@ -139,7 +146,7 @@ class LocalWorkers:
         self._workers.remove(worker)
         if not worker.has_ended:
             worker.process.terminate()
-        self._leaving.append(replace(worker, kill_at_s=time.monotonic() + STOP_TIMEOUT_S))
+        self._leaving.append(replace(worker, kill_at_s=time.monotonic() + self._stop_timeout_s))
 
     def _start(self) -> None:
         self._started += 1

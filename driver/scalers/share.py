@@ -10,7 +10,7 @@ from driver.errors import DriverStateError
 from driver.scalers.local import LocalWorkers
 
 RETRY_S = 60.0  # after workers have given up
-STAYING = (WorkerState.LOADING, WorkerState.READY)
+STAYING = (WorkerState.LOADING, WorkerState.READY, WorkerState.SLEEPING)
 
 
 class LocalShare:

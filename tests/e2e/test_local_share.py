@@ -69,7 +69,7 @@ def test_a_worker_that_loads_yet_goes_before_an_idle_one(share, workers):
 
 
 def test_workers_of_others_count_and_those_that_go_do_not(share, workers):
-    table = [elsewhere("a"), elsewhere("b", "loading"), elsewhere("c", "draining"), elsewhere("d", drain=1)]
+    table = [elsewhere("a"), elsewhere("b", "sleeping"), elsewhere("c", "draining"), elsewhere("d", drain=1)]
     assert share.scale(3, [*table, elsewhere("e", "dead")]) == ""
     assert share.started == len(workers.pids) == 1
     leaving = rows(workers, 0)
@@ -86,7 +86,7 @@ def test_others_that_are_too_many_are_told_of(share):
 def test_what_does_not_end_is_killed(share, workers, monkeypatch):
     deaf, start = lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: start(command, preexec_fn=deaf, **options))
-    monkeypatch.setattr("driver.scalers.local.STOP_TIMEOUT_S", 0)
+    monkeypatch.setattr(workers, "_stop_timeout_s", 0)
     share.scale(1, [])
     workers.aim(0)
     (leaving,) = workers._leaving

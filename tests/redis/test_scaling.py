@@ -3,6 +3,7 @@
 import pytest
 
 from broker.ledger import NotLeaderError
+from broker.messages import WorkerState
 from broker.records import ScaleRecord
 from driver.detector import DetectorLimits
 from driver.scaling import Scaling
@@ -155,6 +156,15 @@ def test_work_for_a_model_that_nobody_serves_wants_nobody(make, step, stage):
     assert step(scaling, 2).wanted == 0
     stage.job(3, model="m")
     assert step(scaling).wanted == 1
+
+
+def test_a_sleeping_worker_does_not_stand_for_one_that_works(make, step, stage):
+    stage.worker(state=WorkerState.SLEEPING)
+    scaling = make(scaler := Scaler(), autoscale="0,4")
+    assert step(scaling).wanted == 1
+    stage.job(3)
+    assert step(scaling).wanted == 2
+    assert scaler.asked == [1, 2]
 
 
 def test_it_ends_with_its_scaler(make):

@@ -62,6 +62,16 @@ def test_while_the_speed_is_unknown_one_worker_finds_out_and_nobody_is_stopped()
     assert run([load(1, speed=0.0)] * 300, wanted=3) == [3] * 300
 
 
+def test_workers_that_sleep_come_on_top_and_are_no_reason_for_more_nor_fewer():
+    """One is put to sleep while there is nothing to do, then work comes, and at last it is woken."""
+    none, work = load(0, asleep=1), load(24_000, asleep=1)
+    found = run([load(0), none, none, work, work, *[none] * 130, *[load(0)] * 130], wanted=1)
+    assert found[:5] == [1, 1, 1, 5, 5]
+    assert found[134] == 1  # the one that sleeps is there: it is the least
+    assert found[-1] == 1
+    assert run([load(24_000, asleep=8)] * 3) == [10] * 3  # bounds count all
+
+
 def test_a_worker_without_a_request_of_its_own_is_of_no_use():
     long = Load(inflight_tokens=10**6, ready=2, tokens_per_s=100)
     assert run([long], wanted=2) == [2]

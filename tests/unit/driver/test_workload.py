@@ -4,8 +4,8 @@ from driver.speeds import Speeds
 from driver.workload import Workload, load_of, tokens_by_model, workload
 
 
-def log(requests=10, *, model="m", cost=100.0, done=0, tokens=0):
-    return JobBacklog(model=model, requests=requests, mean_cost=cost, done=done, completion_tokens=tokens)
+def log(requests=10, *, model="m", cost=100.0, answered=0, tokens=0):
+    return JobBacklog(model=model, requests=requests, mean_cost=cost, answered=answered, completion_tokens=tokens)
 
 
 def backlog(*jobs, waiting=None):
@@ -21,7 +21,7 @@ def test_until_a_job_has_outputs_its_requests_count_as_what_they_may_be():
 
 
 def test_outputs_tell_how_long_answers_are():
-    found = workload(backlog(log(10, done=4, tokens=80)), {"m"}, 1.0)
+    found = workload(backlog(log(10, answered=4, tokens=80)), {"m"}, 1.0)
     assert (found.tokens, found.length_ratio) == (200, 0.2)
 
 
@@ -48,6 +48,8 @@ def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
         row("d", drain=1),
         row("e", "dead"),
         row("f", beat_age_s=60.0),
+        row("g", "sleeping"),
+        row("h", "sleeping", drain=1),
     ]
     work = Workload(requests=2.4, tokens=240.0, length_ratio=0.5)
     speeds = Speeds()
@@ -56,10 +58,10 @@ def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
     speeds.startup_s = 3.0
     load = load_of(work, rows, DetectorLimits(), speeds)
     assert (load.pending_requests, load.pending_tokens, load.inflight_tokens) == (2, 240.0, 750.0)
-    assert (load.ready, load.coming) == (1, 1)
+    assert (load.ready, load.coming, load.asleep) == (1, 1, 1)
     assert (load.tokens_per_s, load.used_tokens_per_s, load.startup_s) == (7.0, 7.0, 3.0)
 
 
 def test_what_waits_for_a_model_is_counted_for_those_that_name_one():
-    logs = [log(2), log(1, done=1, tokens=5), log(3, model="n"), log(4, model="")]
+    logs = [log(2), log(1, answered=1, tokens=5), log(3, model="n"), log(4, model="")]
     assert tokens_by_model(backlog(*logs, waiting=8)) == {"m": 2 * 205, "n": 2 * 300}
