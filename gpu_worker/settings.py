@@ -17,6 +17,7 @@ POOLS = ("engine", "solo", "prefork")
 # What transformers can run batches of any mixture with.
 ATTENTION = ("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+_SERVER_URL = re.compile(r"https?://([^/@:\s\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[^@\s]*)?")
 OPENAI_DIALECTS = ("auto", "openai", "vllm", "sglang", "tensorrt-llm", "llamacpp", "transformers")
 
 
@@ -121,8 +122,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         problems: list[str] = []
         if not self.openai_url and "{port}" not in self.openai_command:
             problems.append("engine='openai' needs openai_url, or openai_command with {port} in it")
-        if self.openai_url and not re.fullmatch(r"https?://[^/@\s]+(/[^@\s]*)?", self.openai_url):
-            problems.append("openai_url must be http:// or https:// with no password in it; use openai_api_key")
+        if self.openai_url and "{port}" in self.openai_command:
+            problems.append(
+                "openai_url: with {port} in openai_command the worker finds a port itself; give one of both"
+            )
+        if self.openai_url and not _SERVER_URL.fullmatch(self.openai_url):
+            problems.append(
+                "openai_url must be http:// or https://, a host and a port, with no password in it; use openai_api_key"
+            )
         return problems
 
     def __repr__(self) -> str:

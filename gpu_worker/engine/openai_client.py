@@ -13,18 +13,24 @@ import msgspec
 
 from broker.errors import ConfigurationError
 from gpu_worker.engine.errors import EngineDeadError
+from gpu_worker.engine.openai_dialects import DIALECTS, Dialect
+from gpu_worker.engine.openai_events import Event, ServerError, error_text, read_event
 from gpu_worker.engine.openai_process import ServerProcess
-from gpu_worker.engine.openai_wire import DIALECTS, Call, Dialect, Event, ServerError, error_text, read_event
+from gpu_worker.engine.openai_wire import Call
+from gpu_worker.engine.progress import report
 
 _CONNECT_S = 5.0
 _SILENCE_S = 600.0  # between two events; the driver's stall timeout is what finds a hanging server
 _POLL_S = 0.1
+_TELL_S = 5.0  # a server that is not there after so long is worth a line in the log
 _BAD_GATEWAY = 502
 _OK = 200
 _UNAUTHORISED = (401, 403)
 _SERVER_SIDE = 500
 # What servers of each kind say of themselves in their list of models.
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "tensorrt_llm": "tensorrt-llm"}
+
+logger = logging.getLogger(__name__)
 
 # It tells of every request at INFO.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -38,13 +44,13 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
 
 
-def open_client(url: str, api_key: str, *, connections: int) -> httpx2.AsyncClient:
-    """A client for one server; `url` is with or without the `/v1` at its end."""
+def open_client(url: str, api_key: str) -> httpx2.AsyncClient:
+    """A client for one server; `url` is with or without the `/v1` at its end. As many connections as requests."""
     return httpx2.AsyncClient(
         base_url=url.rstrip("/").removesuffix("/v1"),
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx2.Timeout(_SILENCE_S, connect=_CONNECT_S),
-        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         trust_env=False,  # the server is at hand: no proxy
     )
 
@@ -58,9 +64,10 @@ async def wait_for_server(
         ConfigurationError: it refuses the key, or serves another model.
         EngineDeadError: it ended, or does not answer in time.
     """
-    give_up_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     why = ""
-    while time.monotonic() < give_up_s:
+    told = process is not None  # its own words are in the log
+    while time.monotonic() < began_s + timeout_s:
         if process is not None and (ended := process.ended):
             raise EngineDeadError(f"{ended}; it did not start")
         try:
@@ -69,6 +76,10 @@ async def wait_for_server(
             if isinstance(error, ServerError) and error.status in _UNAUTHORISED:
                 raise ConfigurationError(f"openai_api_key: {client.base_url} refuses it: {error}") from error
             why = str(error) or type(error).__name__
+        report(f"waiting for the server at {client.base_url}: {why}")
+        if not told and time.monotonic() > began_s + _TELL_S:
+            told = True
+            logger.warning("waiting for the server at %s, for up to %g s: %s", client.base_url, timeout_s, why)
         await asyncio.sleep(_POLL_S)
     raise EngineDeadError(f"the server at {client.base_url} does not answer after {timeout_s:g} s: {why}")
 
@@ -94,17 +105,28 @@ async def events(client: httpx2.AsyncClient, call: Call) -> AsyncGenerator[Event
             words = (await response.aread()).decode("utf-8", "replace")
             raise ServerError(response.status_code, error_text(words))
         ended = False
-        async for line in response.aiter_lines():
-            name, _, data = line.partition(":")
-            if name != "data":
-                continue  # empty lines between events, comments that keep the connection open
-            if data.strip() == "[DONE]":
-                break
-            event = read_event(data)
-            ended = ended or event.finish_reason is not None
-            yield event
+        async with contextlib.aclosing(_lines(response)) as lines:
+            async for line in lines:
+                name, _, data = line.partition(b":")
+                if name != b"data":
+                    continue  # empty lines between events, comments that keep the connection open
+                if data.strip() == b"[DONE]":
+                    break
+                event = read_event(data.decode("utf-8", "replace"))
+                ended = ended or event.finish_reason is not None
+                yield event
     if not ended:
         raise ServerError(_BAD_GATEWAY, "the stream broke off in the middle of the text")
+
+
+async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
+    """The lines of a stream. httpx's own end at U+2028 and the like, too, which are characters of a text here."""
+    rest = b""
+    async for part in response.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest
 
 
 async def _look(client: httpx2.AsyncClient, model: str, dialect: str) -> About:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 from broker.messages import FinishReason, Request, Usage
 from gpu_worker.engine.base import Completion
-from gpu_worker.engine.openai_wire import Call, Event
+from gpu_worker.engine.openai_events import Event
+from gpu_worker.engine.openai_wire import Call
 
-_INCOMPLETE = "\ufffd"  # some servers send a part of a character, and the whole later
+_INCOMPLETE = "\ufffd"  # what some servers send for the beginning of a character
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,7 +74,7 @@ class HeldCall:
         counted = self.usage or Usage(prompt_tokens=len(self.prompt_ids), completion_tokens=self.tokens)
         return Completion(
             request_id=self.request_id,
-            text=self.prefix + self.text,
+            text=self.prefix + (self.text if self.stopped else self.text.rstrip(_INCOMPLETE)),
             finish_reason=FinishReason.STOP if self.stopped else self.reason,
             usage=counted,
             input_ids=self.prompt_ids if self.request.return_input_ids else (),

@@ -44,6 +44,9 @@ class OpenAIIntake:
 
     def _prompt_ids(self, request: Request) -> tuple[int, ...]:
         if self._prompts is not None:
+            # Some servers pass over tokens that they do not know.
+            self._prompts.require_known("stop_token_ids", request.params.stop_token_ids)
+            self._prompts.require_known("logit_bias", [token for token, _ in request.params.logit_bias])
             return self._prompts.token_ids(request)
         if request.return_input_ids:
             raise UnsupportedParameterError(

@@ -1,5 +1,6 @@
 """A server that the worker starts on a port of this machine, and that ends with it; see `openai_guard`."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -98,4 +99,5 @@ class ServerProcess:
             for line in output:
                 if line.strip():
                     self._last_line = line
-                os.write(sys.stderr.fileno(), line)
+                with contextlib.suppress(OSError, ValueError):  # nobody reads: the server must not stand still for it
+                    os.write(sys.stderr.fileno(), line)

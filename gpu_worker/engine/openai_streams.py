@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 import httpx2
 
@@ -12,29 +13,43 @@ from gpu_worker.engine.base import Completion
 from gpu_worker.engine.completions import failure
 from gpu_worker.engine.errors import ENGINE_ERROR
 from gpu_worker.engine.openai_client import About, events, is_alive, open_client, wait_for_server
+from gpu_worker.engine.openai_events import Event, ServerError
 from gpu_worker.engine.openai_held import HeldCall
 from gpu_worker.engine.openai_process import ServerProcess
-from gpu_worker.engine.openai_wire import Event, ServerError
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 _BACKOFF_S = 0.25  # before the second try; doubles with each further one
 _CLOSE_S = 10.0
-_SPARE_CONNECTIONS = 64  # that are just closing, and looks at the server's health
 _CLIENT_SIDE = range(400, 500)
 _TRY_AGAIN = (408, 409, 425, 429)  # of those, what may pass
 _WORKERS_FAULT = (401, 403, 404, 405)  # the server is not what it was: no request is to blame
 _TOO_LONG = ("context length", "context size", "context_length", "exceed_context", "max_model_len", "too long")
 
-Grown = Callable[[HeldCall, Event], None]
-Done = Callable[[HeldCall, Completion], None]
+
+class Listener(Protocol):
+    """Hears of requests, in the streams' own thread."""
+
+    def begin(self, held: HeldCall) -> None:
+        """It is sent: at first, or once more from the beginning."""
+        ...
+
+    def grow(self, held: HeldCall, event: Event) -> None:
+        """The server has said something."""
+        ...
+
+    def end(self, held: HeldCall, failed: Completion | None) -> None:
+        """The server has said all, or the request has failed."""
+        ...
 
 
 class Streams:
-    """Sends requests and reads what comes. `slots` is how many there will be at once."""
+    """Sends requests and reads what comes."""
 
-    def __init__(self, url: str, api_key: str, *, slots: int) -> None:
+    def __init__(self, url: str, api_key: str) -> None:
         self.lost = ""  # why the server must be taken for dead
-        self._client = open_client(url, api_key, connections=slots + _SPARE_CONNECTIONS)
+        self._client = open_client(url, api_key)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openai", daemon=True)
         self._thread.start()
@@ -44,9 +59,9 @@ class Streams:
         waiting = wait_for_server(self._client, process, model=model, dialect=dialect, timeout_s=timeout_s)
         return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
 
-    def open(self, held: HeldCall, grown: Grown, done: Done) -> Future[None]:
-        """Send a request. The callbacks come in the loop's thread; cancelling the future closes the connection."""
-        return asyncio.run_coroutine_threadsafe(self._run(held, grown, done), self._loop)
+    def open(self, held: HeldCall, listener: Listener) -> Future[None]:
+        """Send a request. Cancelling the future closes the connection."""
+        return asyncio.run_coroutine_threadsafe(self._run(held, listener), self._loop)
 
     def close(self) -> None:
         """Close all connections and end the thread."""
@@ -56,30 +71,38 @@ class Streams:
         self._thread.join(_CLOSE_S)
         self._loop.close()
 
-    async def _run(self, held: HeldCall, grown: Grown, done: Done) -> None:
+    async def _run(self, held: HeldCall, listener: Listener) -> None:
+        try:
+            failed = await self._insist(held, listener)
+        except Exception as error:  # a fault of ours: the request must not hang for it
+            logger.exception("request %s", held.request_id)
+            failed = failure(held.request_id, ENGINE_ERROR, f"{type(error).__name__}: {error}")
+        listener.end(held, failed)
+
+    async def _insist(self, held: HeldCall, listener: Listener) -> Completion | None:
+        """Let the server answer; None when it has, else the failure."""
         why: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(_BACKOFF_S * 2 ** (attempt - 1))
-                held.start_again()
             try:
-                await self._read(held, grown)
+                await self._read(held, listener)
             except (ServerError, httpx2.HTTPError) as error:
                 why = error
                 if isinstance(error, ServerError) and _is_final(error):
                     break
             else:
-                done(held, held.completion())
-                return
+                return None
         assert why is not None
         if isinstance(why, httpx2.HTTPError) and not await is_alive(self._client):
             self.lost = f"the server at {self._client.base_url} does not answer any more: {_words(why)}"
-        done(held, _refusal(held.request_id, why))
+        return _refusal(held.request_id, why)
 
-    async def _read(self, held: HeldCall, grown: Grown) -> None:
+    async def _read(self, held: HeldCall, listener: Listener) -> None:
+        listener.begin(held)
         async with contextlib.aclosing(events(self._client, held.call)) as stream:
             async for event in stream:
-                grown(held, event)
+                listener.grow(held, event)
 
     async def _shut(self) -> None:
         tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}

@@ -6,9 +6,10 @@ import pytest
 
 from broker.errors import ConfigurationError
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams, Usage
-from gpu_worker.engine import openai_streams
+from gpu_worker.engine import openai_client, openai_streams
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.openai_server import OpenAIEngine, OpenAIOptions
+from gpu_worker.engine.progress import heard_by
 from tests.support.openai_fake import DONE, GOOD, MODEL, RESET, WAIT, event, fake_server, piece
 from tests.support.waiting import wait_until
 
@@ -65,6 +66,8 @@ def test_a_good_answer(engine, fake):
         ("data: []\n\n",),
         (event(choices=[{"text": 7}]),),
         (event(choices=[{}]),),
+        ('data: {"choices": [], "usage": {"prompt_tokens": 1e999}}\n\n',),
+        ("data: " + "[" * 100_000 + "\n\n",),
         (event(error={"message": "boom", "code": 500}),),
         (event(error="boom"),),
         (piece(" lost", "abort"),),
@@ -114,6 +117,47 @@ def test_odd_streams_are_read(engine, fake):
     output = answer(engine)
     assert (output.text, output.finish_reason) == ("é🙂", FinishReason.STOP)
     assert output.usage == Usage(prompt_tokens=0, completion_tokens=1)
+
+
+def test_a_text_may_hold_what_ends_lines_elsewhere(engine, fake):
+    raw = "a\u2028b\u2029c\x85d"
+    fake.answers.append((f'data: {{"choices": [{{"text": "{raw}", "finish_reason": "stop"}}]}}\r\n\r\n',))
+    assert answer(engine).text == raw
+    assert len(fake.bodies) == 1
+
+
+def test_the_beginning_of_a_character_is_no_text(engine, fake):
+    fake.answers.append((piece(" one"), piece("\ufffd", "length"), DONE))
+    assert answer(engine).text == " one"
+
+
+def test_what_nobody_foresaw_ends_one_request_and_none_hangs(engine, fake, monkeypatch):
+    def fail(data):
+        raise ZeroDivisionError("a fault of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpu_worker.engine.openai_client.read_event", fail)
+        assert answer(engine).error.code == "engine_error"
+    assert answer(engine).text == " one two"
+
+
+def test_as_many_run_as_its_limits_say(fake, quick):
+    engine = OpenAIEngine(OpenAIOptions(url=fake.url, model=MODEL))
+    engine.resize(slots=100)
+    fake.answers.extend([(piece(" one"), WAIT)] * 100)
+    for index in range(100):
+        engine.submit(str(index), request(max_tokens=2))
+    wait_until(lambda: fake.open == 100, what="as many streams")
+    engine.close()
+
+
+def test_what_can_never_have_room_is_refused(fake, quick):
+    engine = OpenAIEngine(OpenAIOptions(url=fake.url, model=MODEL, kv_tokens=50))
+    assert engine.capacity.context_tokens == 50
+    assert answer(engine, request(max_tokens=60)).error.code == "context_length_exceeded"
+    engine.resize(kv_tokens=80)
+    assert answer(engine, request(max_tokens=60)).text == " one two"
+    engine.close()
 
 
 def test_chat_goes_to_the_chat_endpoint(engine, fake):
@@ -168,8 +212,18 @@ def test_a_server_that_is_gone_ends_the_engine(fake, quick):
 
 def test_a_server_that_does_not_come_up_or_is_still_loading_is_said_so(fake):
     fake.health = 503
-    with pytest.raises(EngineDeadError, match=r"does not answer after 0\.3 s: loading"):
+    heard = []
+    with heard_by(heard.append), pytest.raises(EngineDeadError, match=r"does not answer after 0\.3 s: loading"):
         OpenAIEngine(OpenAIOptions(url=fake.url, model=MODEL, start_timeout_s=0.3))
+    assert f"waiting for the server at {fake.url}: loading" in heard
+
+
+def test_one_that_is_waited_for_long_is_a_line_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(openai_client, "_TELL_S", 0.0)
+    with pytest.raises(EngineDeadError):
+        OpenAIEngine(OpenAIOptions(url="http://127.0.0.1:9", model=MODEL, start_timeout_s=0.3))
+    (told,) = caplog.messages
+    assert told.startswith("waiting for the server at http://127.0.0.1:9, for up to 0.3 s: ")
 
 
 def test_another_model_or_no_size_is_refused(fake):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -109,6 +110,15 @@ def test_the_server_sees_none_of_our_variables(monkeypatch, capfd):
     wait_until(lambda: server.ended)
     assert "its last words: []" in server.ended
     server.stop()
+
+
+def test_what_it_prints_never_holds_it_up(monkeypatch):
+    with Path(os.devnull).open() as unwritable:
+        monkeypatch.setattr(sys, "stderr", unwritable)
+        server = ServerProcess([sys.executable, "-c", "print('x'); print('y' * 200_000)"])
+        wait_until(lambda: server.ended)
+        assert "exit code 0" in server.ended
+        server.stop()
 
 
 def test_a_command_is_filled_in():

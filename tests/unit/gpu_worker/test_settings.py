@@ -74,6 +74,8 @@ def test_the_environment_is_read_and_keywords_win():
         ({"openai_command": "serve --port 8000"}, "needs openai_url, or openai_command with {port} in it"),
         ({"openai_url": "localhost:8000"}, "openai_url must be http:// or https://"),
         ({"openai_url": "http://me:secret@localhost"}, "no password in it"),
+        ({"openai_url": "http://localhost:abc"}, "a host and a port"),
+        ({"openai_url": "http://h:1", "openai_command": "x {port}"}, "give one of both"),
         ({"openai_url": "http://localhost", "openai_dialect": "x"}, "openai_dialect='x' must be one of auto, openai"),
     ],
 )
@@ -83,7 +85,10 @@ def test_a_server_must_be_named(given, problem):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [{"openai_url": "http://h:1/v1"}, {"openai_command": "serve --port={port}"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"openai_url": "http://h:1/v1"}, {"openai_url": "http://[::1]:8000"}, {"openai_command": "serve --port={port}"}],
+)
 def test_a_server_by_url_or_command(given):
     WorkerSettings(engine="openai", **given)
 

@@ -4,7 +4,9 @@ import pytest
 
 from broker.errors import UnsupportedParameterError
 from broker.messages import ChatMessage, FinishReason, Request, SamplingParams, Usage
-from gpu_worker.engine.openai_wire import DIALECTS, Event, ServerError, call_of, error_text, read_event
+from gpu_worker.engine.openai_dialects import DIALECTS
+from gpu_worker.engine.openai_events import Event, ServerError, error_text, read_event
+from gpu_worker.engine.openai_wire import call_of
 from gpu_worker.settings import OPENAI_DIALECTS
 
 # What each kind of server is sent for a wish; None: it is refused.
@@ -36,22 +38,34 @@ FIELDS = {
         "stop_token_ids": {"stop_token_ids": [3]},
         "ignore_eos": {"ignore_eos": True},
         "include_stop_str_in_output": {"include_stop_str_in_output": True},
-        "truncate_prompt_tokens": {"truncate_prompt_tokens": 2},
+        "truncate_prompt_tokens": {"truncate_prompt_tokens": 2, "truncation_side": "left"},
         "logprobs": None,
     },
     "sglang": {
         "seed": None,
+        "presence_penalty": {"presence_penalty": 0.5},
+        "repetition_penalty": None,
+        "min_tokens": None,
         "top_k": {"top_k": 3},
         "include_stop_str_in_output": {"no_stop_trim": True},
         "truncate_prompt_tokens": None,
         "logprobs": None,
     },
-    "tensorrt-llm": {"seed": {"seed": 7}, "min_tokens": {"min_tokens": 2}, "truncate_prompt_tokens": None},
+    "tensorrt-llm": {
+        "stop_token_ids": {"stop_token_ids": [3]},
+        "logit_bias": {"logit_bias": {"3": 1.0}},
+        "seed": None,
+        "presence_penalty": None,
+        "frequency_penalty": None,
+        "repetition_penalty": None,
+        "min_tokens": None,
+        "truncate_prompt_tokens": None,
+    },
     "llamacpp": {
         "seed": {"seed": 7},
         "presence_penalty": None,
         "frequency_penalty": None,
-        "repetition_penalty": {"repeat_penalty": 1.5},
+        "repetition_penalty": {"repeat_penalty": 1.5, "repeat_last_n": -1},
         "ignore_eos": {"ignore_eos": True},
         "min_tokens": None,
         "stop_token_ids": None,
@@ -111,8 +125,15 @@ def test_sampling_is_always_said_as_servers_have_defaults_of_their_own(dialect):
     assert (body["max_tokens"], body["temperature"], body["top_p"], body["stream"]) == (16, 1.0, 1.0, True)
     assert body["stream_options"]["include_usage"] is True
     if "top_k" in DIALECTS[dialect].offers:
-        assert body["top_k"] == (-1 if dialect == "sglang" else 0)
+        assert body["top_k"] == (-1 if dialect in ("sglang", "vllm") else 0)
         assert body["min_p"] == 0.0
+    for name in {"presence_penalty", "frequency_penalty"} & DIALECTS[dialect].offers:
+        assert body[name] == 0.0
+
+
+def test_what_is_neutral_is_not_sent_to_servers_that_do_not_know_it():
+    assert "repetition_penalty" not in body_of("openai", repetition_penalty=1)
+    assert "repeat_last_n" not in body_of("llamacpp")
 
 
 def test_transformers_serve_gets_a_generation_config_as_it_samples_by_no_other_field():
