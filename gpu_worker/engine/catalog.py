@@ -9,6 +9,7 @@ import msgspec
 from broker.errors import ConfigurationError, StokerError
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.fan_out import FanOut
+from gpu_worker.engine.progress import report
 from gpu_worker.registry import engine_names, find_engine
 from gpu_worker.settings import WorkerSettings
 
@@ -97,6 +98,7 @@ def make_simulated(settings: WorkerSettings) -> Engine:
     from gpu_worker.engine.meter import Meter
     from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 
+    report("loading nothing, as slowly as told")
     time.sleep(settings.simulated_load_s)
     if settings.simulated_faults:
         fail_to_load(settings.model)

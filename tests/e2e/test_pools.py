@@ -19,10 +19,11 @@ def row(cluster, name):
 
 def assert_no_work_while_loading(cluster, name):
     """Until the worker is ready its state is `loading`, and nothing is given to it."""
-    wait_until(lambda: row(cluster, name).state == "loading", what="loading")
+    stage = "loading nothing, as slowly as told"
+    wait_until(lambda: (row(cluster, name).state, row(cluster, name).reason) == ("loading", stage), what=stage)
     status = cluster.stoker("status")
     assert [line.split()[:2] for line in status.stdout.splitlines() if f"{name}@e2e" in line] == [
-        [f"{name}@e2e", "loading"]
+        [f"{name}@e2e", "loading:"]
     ]
     session = row(cluster, name)
     while session.state == "loading":

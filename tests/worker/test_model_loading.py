@@ -6,14 +6,18 @@ import socket
 import threading
 
 import pytest
+import torch
 
 from broker.errors import ConfigurationError
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine import gguf
 from gpu_worker.engine.catalog import create_engine
 from gpu_worker.engine.loading import LoadOptions, load_model, resolve
 from gpu_worker.engine.progress import heard_by
+from gpu_worker.engine.transformers import TransformersEngine
 from gpu_worker.settings import WorkerSettings
 from tests.support.tiny_model import save_tiny_model
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -152,6 +156,20 @@ def test_what_is_being_done_is_said(tiny, tmp_path):
         load_model(str(tiny), cache_dir=tmp_path, device="cpu")
     load_model(str(tiny), cache_dir=tmp_path, device="cpu")
     assert stages == ["loading the weights"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_dtype_generates_on_a_cpu_as_plain_generate_does(tiny, tmp_path, dtype):
+    loaded = load_model(str(tiny), cache_dir=tmp_path, device="cpu", dtype=dtype)
+    prompt = torch.tensor([loaded.tokenizer("hello there").input_ids])
+    expected = loaded.model.generate(prompt, max_new_tokens=8, do_sample=False)[0, prompt.shape[1] :].tolist()
+    engine = TransformersEngine(loaded.model, loaded.tokenizer)
+    engine.submit("a", Request(params=SamplingParams(max_tokens=8, temperature=0), prompt="hello there"))
+    done = wait_until(lambda: engine.step(1.0), what="a completion")
+    engine.close()
+
+    assert str(loaded.model.dtype) == f"torch.{dtype}"
+    assert list(done[0].token_ids) == expected
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
