@@ -38,7 +38,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     def error(self, user: str) -> QueueFullError:
         """The refusal as what a client sees."""
         unit = "tokens" if self.limit.endswith("tokens") else "requests"
-        whose = f" of user {user!r}" if "user" in self.limit else ""
+        whose = (f" of user {user!r}" if user else " without a user") if "user" in self.limit else ""
         message = (
             f"{self.fill} {unit}{whose} wait and at most {self.most} may ({self.limit}): no room for {self.wanted} more"
         )

@@ -99,7 +99,7 @@ class Scaling:
             return
         reason = self._reason(load) if bounds.least < bounds.most else "asked for"
         if changed:
-            logger.info("%d workers are wanted: %s", wanted, reason)
+            logger.info("workers wanted: %d (%s)", wanted, reason)
         new = ScaleRecord(
             wanted=wanted, bounds=str(bounds), reason=reason if changed else record.reason, problem=problem
         )

@@ -3,6 +3,7 @@
 import json
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +16,8 @@ from driver.cli.options import Broker
 from driver.client import Client
 
 AUTO = "auto"
+NO_DRIVER = "no driver is running: nobody acts on it; start one with `stoker driver` (or `stoker up`)"
+STATES = (WorkerState.READY, WorkerState.LOADING, WorkerState.DRAINING, WorkerState.SLEEPING)
 
 
 def scale(
@@ -39,6 +42,8 @@ def scale(
     if workers is not None:
         _set(client, workers.strip())
     record, sessions = client.store.scale.read(), client.workers()
+    if not client.store.has_leader():
+        record = msgspec.structs.replace(record, problem=NO_DRIVER)
     if as_json:
         typer.echo(json.dumps(_as_json(record, sessions)))
     else:
@@ -66,6 +71,7 @@ def _as_json(record: ScaleRecord, sessions: list[Session]) -> dict[str, Any]:
         "ready": _count(sessions, WorkerState.READY),
         "coming": _count(sessions, WorkerState.LOADING),
         "draining": _count(sessions, WorkerState.DRAINING),
+        "sleeping": _count(sessions, WorkerState.SLEEPING),
         "reason": record.reason,
         "problem": record.problem,
     }
@@ -76,8 +82,7 @@ def _print(record: ScaleRecord, sessions: list[Session]) -> None:
     console.print(Text(f"set by   {_setter(record)}"))
     if record.wanted >= 0:
         console.print(Text(f"wanted   {record.wanted}" + (f" ({record.reason})" if record.reason else "")))
-    states = (WorkerState.READY, WorkerState.LOADING, WorkerState.DRAINING)
-    console.print(Text("workers  " + ", ".join(f"{_count(sessions, state)} {state}" for state in states)))
+    console.print(Text("workers  " + ", ".join(f"{_count(sessions, state)} {state}" for state in STATES)))
     if record.problem:
         console.print(Text(f"problem  {record.problem}", style="yellow"))
 
@@ -89,6 +94,8 @@ def _setter(record: ScaleRecord) -> str:
         return f"stoker scale {record.least},{record.most}"
     if record.bounds:
         return f"the driver, --autoscale {record.bounds}"
+    if record.wanted >= 0:
+        return "the driver, which has not decided anew yet"
     return "nobody: give N, or MIN,MAX, or start the driver with --autoscale"
 
 

@@ -114,6 +114,9 @@ def test_another_user_has_room_where_one_has_none(stage, limit):
     with pytest.raises(QueueFullError, match="2 requests of user 'ann' wait"):
         submit(stage, 1, user="ann")
     submit(stage, 2, user="bob")
+    submit(stage, 2)
+    with pytest.raises(QueueFullError, match="2 requests without a user wait"):
+        submit(stage, 1)
 
 
 def test_the_limit_that_can_never_be_kept_is_named_first(stage, limit):

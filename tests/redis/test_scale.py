@@ -1,10 +1,13 @@
 """How many workers are wanted: people set bounds, the leader decides, and everybody can read it."""
 
+import json
+
 import pytest
 
 from broker.errors import InvalidRequestError
 from broker.ledger import NotLeaderError
 from broker.records import ScaleMode, ScaleRecord
+from driver.cli.scale import scale as scale_command
 from tests.support.stage import LEADER
 
 
@@ -35,6 +38,23 @@ def test_people_set_a_number_or_bounds_and_wake_the_leader(scale, stage):
     assert (scale.read().mode, scale.read().least, scale.read().most) == (ScaleMode.AUTO, 1, 8)
     scale.unset()
     assert scale.read() == ScaleRecord()
+
+
+def test_bounds_of_another_time_are_not_taken_for_the_drivers_own(scale):
+    want(scale, 2, bounds="2,2")
+    scale.unset()
+    assert (scale.read().wanted, scale.read().bounds) == (2, "")
+
+
+def test_the_command_says_that_nobody_acts_on_it(stage, settings, monkeypatch, capsys):
+    monkeypatch.setenv("STOKER_NAMESPACE", settings.namespace)
+    scale_command("2", settings.broker_url)
+    assert "problem" not in capsys.readouterr().out
+    stage.redis.delete(stage.keys.leader)
+    scale_command("1,2", settings.broker_url, as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["mode"], shown["bounds"], shown["wanted"]) == ("auto", "1,2", None)
+    assert "no driver is running" in shown["problem"]
 
 
 @pytest.mark.parametrize(("least", "most"), [(-1, 1), (2, 1), (0, 10_001)])
