@@ -7,12 +7,13 @@ dead session's batches become pending again. While Redis is away, generation goe
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from celery import Celery
 
 from broker.closing import close_job
+from broker.deltas import TextDelta
 from broker.errors import BrokerRefusedError, JobNotFoundError
 from broker.messages import FinishReason, Output, OutputError, failed_output
 from broker.patience import Patience
@@ -101,7 +102,14 @@ class _Execution:
         if news.saved:
             insist(lambda: self._ledger.checkpoint(*self._ids, news.saved))
         if news.texts:
-            insist(lambda: self._ledger.publish(*self._ids, news.texts.values()))
+            self._publish(news.texts.values())
+
+    def _publish(self, texts: Collection[TextDelta]) -> None:
+        """Send new text to who reads along. No batch fails where Redis will not have it: the outputs bring it."""
+        try:
+            insist(lambda: self._ledger.publish(*self._ids, texts))
+        except BrokerRefusedError as error:
+            logger.warning("text of batch %s was not published: %s", self._ticket.batch_id, error)
 
     def _commit_completed(self, completed: Mapping[int, Completion]) -> None:
         again: list[int] = []

@@ -4,11 +4,14 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from typing import IO
+
+import psutil
 
 from broker.errors import ConfigurationError
 from broker.lifeline import Lifeline
@@ -51,6 +54,7 @@ class ServerProcess:
     def __init__(self, command: list[str]) -> None:
         self._line = Lifeline()
         self._last_line = b""
+        self._swept = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gpu_worker.engine.openai_guard", *command],
             stdin=subprocess.DEVNULL,
@@ -77,10 +81,14 @@ class ServerProcess:
         code = self._process.poll()
         if code is None:
             return None
+        if code < 0 and not self._swept:  # the guard itself was killed, and could end nothing
+            self._swept = True
+            _end_session(self._process.pid)
         self._pump.join(1.0)  # the last words are worth a moment
         last = self._last_line.decode("utf-8", "replace").strip()
         # Python gives a signal's number as a negative code, of which a process keeps the lowest byte.
-        how = f"signal {256 - code}" if code > 192 else f"exit code {code}"
+        number = -code if code < 0 else 256 - code if code > 192 else 0
+        how = f"signal {number}" if number else f"exit code {code}"
         return f"the server ended with {how}" + (f"; its last words: {last}" if last else "")
 
     def stop(self) -> None:
@@ -91,6 +99,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            _end_session(self._process.pid)
         self._line.close()
         self._pump.join(1.0)
 
@@ -101,3 +110,11 @@ class ServerProcess:
                     self._last_line = line
                 with contextlib.suppress(OSError, ValueError):  # nobody reads: the server must not stand still for it
                     os.write(sys.stderr.fileno(), line)
+
+
+def _end_session(leader: int) -> None:
+    """Kill what is left of the session that a guard has led."""
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)

@@ -96,6 +96,18 @@ def test_cut_connections_cost_no_character(cluster):
     assert_streamed(cluster, job, reader, asked)
 
 
+def test_text_that_redis_will_not_have_fails_no_batch(cluster):
+    asked = streaming(2, tokens=200)
+    job = cluster.client.submit(asked)
+    cluster.redis.set(cluster.store.keys.job(job.id).deltas, "no stream")
+
+    outputs = job.get(60)
+
+    assert [output.text for output in outputs] == [item.text for item in undisturbed(asked)]
+    assert_each_done_once(cluster, job, asked)
+    assert any("was not published" in worker.log for worker in cluster.workers.values())
+
+
 def test_a_cancelled_job_ends_its_stream(cluster):
     asked = streaming(2, tokens=3000)
     job = cluster.client.submit(asked)

@@ -65,6 +65,16 @@ def test_a_server_that_was_killed_ends_the_engine():
     assert gone(everybody)
 
 
+def test_a_guard_that_was_killed_leaves_nothing_behind_either():
+    engine = open_openai(settings())
+    everybody = family(engine)
+    os.kill(everybody[0], signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match="the server ended with signal 9"):
+        wait_until(lambda: engine.step(0.1))
+    wait_until(lambda: gone(everybody), what="the end of the server and its child")
+    engine.close()
+
+
 def test_one_that_does_not_start_is_told_by_its_last_words():
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such flag\")' {{port}}"
     with pytest.raises(EngineDeadError, match="exit code 1; its last words: no such flag; it did not start"):
