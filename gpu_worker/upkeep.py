@@ -44,6 +44,7 @@ class Upkeep:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._configured = runtime.settings
         self._operations = Operations(runtime.explain)
 
     @property
@@ -65,8 +66,7 @@ class Upkeep:
 
     def switch(self, model: str, served_model_name: str, *, finish: bool) -> Operation:
         """Serve another model; the present one comes back where that cannot be loaded."""
-        names = {"model": model, "served_model_name": served_model_name}
-        wanted = msgspec.structs.replace(self._runtime.settings, **names)
+        wanted = _with_model(self._configured, model, served_model_name)
         return self._begin("switch_model", lambda note: self._replace(note, wanted, finish=finish))
 
     def set_limits(self, slots: int, kv_tokens: int) -> Operation:
@@ -159,6 +159,13 @@ class Upkeep:
         state = self._runtime.standing.state
         if state is not WorkerState.READY:
             raise NotNowError(f"the worker is {state}")
+
+
+def _with_model(configured: WorkerSettings, model: str, served_model_name: str) -> WorkerSettings:
+    """The settings for a model. What was configured for one model alone, trust above all, holds for no other."""
+    if model != configured.model:
+        configured = msgspec.structs.replace(configured, revision="", trust_remote_code=False, openai_tokenizer="")
+    return msgspec.structs.replace(configured, model=model, served_model_name=served_model_name)
 
 
 def _wait_for_end(inbox: Inbox) -> Completion | None:

@@ -22,6 +22,9 @@ NAME = "gpu0@host"
 SLOW = SimulatedOptions(tokens_per_s=20)
 
 
+OF_ONE_MODEL = {"revision": "v1", "trust_remote_code": True, "openai_tokenizer": "folder"}
+
+
 class Engine(SimulatedEngine):
     """Fails where a test wants it to."""
 
@@ -63,7 +66,7 @@ def runtime(settings, stage, engines, monkeypatch):
     monkeypatch.setattr(upkeep, "QUICK_S", 10.0)  # here every answer is the end
     store = Store(settings)
     store.sessions.open("s", NAME, "i", {"pid": os.getpid()})
-    worker = WorkerSettings(worker_name=NAME, engine="simulated", model="m", checkpoint_tokens=1)
+    worker = WorkerSettings(worker_name=NAME, engine="simulated", model="m", checkpoint_tokens=1, **OF_ONE_MODEL)
     made = Runtime(store, worker, "s", os.getpid(), Telemetry((), lambda: 0.0), load)
     made.start()
     wait_until(lambda: stage.session("s").state == "ready")
@@ -202,3 +205,14 @@ def test_a_sleep_that_the_engine_refuses_changes_nothing(do, stage, engines):
     engines[0][1].error = NoRoomError("the weights find no room on the CPU")
     assert error(do("sleep")) == "the weights find no room on the CPU"
     wait_until(lambda: seen(stage) == ("ready", "the weights find no room on the CPU"))
+
+
+def test_what_was_configured_for_one_model_holds_for_no_other(do, runtime, engines):
+    do("switch_model", model="other", served_model_name="name")
+    do("reload")
+    do("switch_model", model="m")
+    configured, *others, again = [wanted for wanted, _ in engines]
+    for wanted in others:
+        assert (wanted.model, wanted.served_model_name) == ("other", "name")
+        assert (wanted.revision, wanted.trust_remote_code, wanted.openai_tokenizer) == ("", False, "")
+    assert again == configured
