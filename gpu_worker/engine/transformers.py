@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
 
 _BROKEN_CHECK_S = 0.5  # a request handed over at the very end of a loop gets no output
+_LOOK_S = 0.1  # so long `load` waits for the lock
 _WARM_UP = "warm-up"
 
 
@@ -66,6 +67,7 @@ class TransformersEngine:
         self._closed = False
         self._resident = ResidentLoop(model, options or default_options(model), self._inbox)
         self._capacity = self._resident.capacity
+        self._load = self._read_load()
 
     @property
     def traits(self) -> Traits:
@@ -81,19 +83,13 @@ class TransformersEngine:
 
     @property
     def load(self) -> Load:
-        """Steps and tokens as the loop has begun them."""
-        with self._lock:
-            held, running = self._resident.held, self._resident.running
-            meter, kv_used = self._resident.meter, self._resident.kv_tokens_used
-        return Load(
-            running=running,
-            waiting=held - running,
-            steps=self._resident.sampling.steps,
-            generated_tokens=self._resident.sampling.tokens,
-            kv_tokens_used=kv_used,
-            prompt_tokens=meter.prompt_tokens,
-            cached_prompt_tokens=meter.cached_prompt_tokens,
-        )
+        """Steps and tokens as the loop has begun them; what was known last while a loop is made, for seconds."""
+        if self._lock.acquire(timeout=_LOOK_S):  # the heartbeat asks, which must not wait
+            try:
+                self._load = self._read_load()
+            finally:
+                self._lock.release()
+        return self._load
 
     def warm_up(self) -> None:
         """Generate a few tokens, greedily and by sampling; then measure the speed, if there is time for it.
@@ -210,6 +206,18 @@ class TransformersEngine:
             self._closed = True
             self._resident.close()
         self._inbox.put(None)
+
+    def _read_load(self) -> Load:
+        resident = self._resident
+        return Load(
+            running=resident.running,
+            waiting=resident.held - resident.running,
+            steps=resident.sampling.steps,
+            generated_tokens=resident.sampling.tokens,
+            kv_tokens_used=resident.kv_tokens_used,
+            prompt_tokens=resident.meter.prompt_tokens,
+            cached_prompt_tokens=resident.meter.cached_prompt_tokens,
+        )
 
     def _events(self, timeout_s: float) -> list[_Event]:
         """The next output and those behind it, so that what ends together is returned together."""

@@ -1,5 +1,8 @@
 """An allocator that fails, simulated around a model's forward pass: nothing is lost, and the limits learn."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import msgspec
 import pytest
 import torch
@@ -10,6 +13,7 @@ from gpu_worker.engine.continuous import default_options
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.transformers import TransformersEngine
 from tests.support.tiny_model import tiny_model
+from tests.support.waiting import wait_until
 
 CUDA_OOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 CUBLAS = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
@@ -162,11 +166,14 @@ class Cache:
     def __init__(self, monkeypatch):
         self.blocks = 10**9
         self.asked = []
+        self.go_on = Event()
+        self.go_on.set()
         create = continuous.ContinuousBatchingManager._create_batch_processor
 
         def limited(manager):
             blocks = manager.continuous_batching_config.num_blocks
             self.asked.append(blocks)
+            self.go_on.wait(60)
             if blocks > self.blocks:
                 raise CUDA_OOM
             return create(manager)
@@ -214,6 +221,23 @@ def test_a_smaller_cache_refuses_what_it_cannot_hold_and_grows_when_idle(cache, 
         engine.step(0.0)
     submit(engine, request(3))
     assert finish(engine, 1)[0].error is None
+
+
+def test_while_a_loop_is_made_anew_the_heartbeat_need_not_wait(cache, engine, memory):
+    memory.rows = 3
+    submit(engine, *MIXED)
+    assert engine.load.running + engine.load.waiting == len(MIXED)  # as the last beat saw it
+    cache.go_on.clear()
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.submit(finish, engine, len(MIXED))
+        try:
+            wait_until(lambda: len(cache.asked) > 1)
+            load = pool.submit(lambda: engine.load).result(10)
+        finally:
+            cache.go_on.set()
+        assert load.running + load.waiting == len(MIXED)
+        assert tokens(done.result(60))
+    assert engine.load.running + engine.load.waiting == 0
 
 
 def test_the_warm_up_measures_and_finds_the_safe_number_of_slots(memory, model):
