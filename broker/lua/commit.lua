@@ -17,7 +17,7 @@
 
 local SPEED_MEMORY_MS = 30000
 local MAX_ANSWERS_BYTES = 4194304
-local MAX_SHARED = 10000 -- of one call; one output alone is given to about as many at most
+local MAX_SHARED = 1000 -- of one call, and those of one output more
 local MAX_EVICTED = 100 -- of the cache at one output
 local ENTRY_BYTES = 128 -- what a field of a hash costs beside its value, about
 local time = redis.call('TIME')

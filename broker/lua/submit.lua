@@ -31,7 +31,6 @@ local count = (#ARGV - FIXED) / 3
 local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model')
 local is_new = not job[1]
 local submitted = tonumber(job[2] or '0')
-if is_new and offset > 0 then return -1 end
 if not is_new and job[1] ~= 'open' then
   if offset + count <= submitted then return submitted end
   return -1

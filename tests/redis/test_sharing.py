@@ -179,15 +179,15 @@ def test_many_crowds_are_served_one_call_after_the_other(stage, monkeypatch):
     requests = [greedy(text) for text in "abc"]
     job = submit(stage, requests, last=False)
     for lead in (0, 1, 2):
-        stage.redis.zadd(stage.keys.job(job).followers, {10_000 * lead + place + 3: lead for place in range(6_000)})
+        stage.redis.zadd(stage.keys.job(job).followers, {10_000 * lead + place + 3: lead for place in range(600)})
     stage.redis.hset(stage.keys.job(job).record, "submitted", 30_000)
     calls, run = [], stage.ledger._scripts.run
     monkeypatch.setattr(stage.ledger._scripts, "run", lambda *args: calls.append(run(*args)) or calls[-1])
     result = stage.ledger.commit("", job, "", [*failures([0]), output(1), output(1), output(2)])
-    assert result == CommitResult(accepted=3, dropped=1, job_done=False, shared=18_000)
-    assert [reply[3:] for reply in calls] == [[12_000, 2], [6_000, 2]]
+    assert result == CommitResult(accepted=3, dropped=1, job_done=False, shared=1_800)
+    assert [reply[3:] for reply in calls] == [[1_200, 2], [600, 2]]
     record = stage.queries.job(job)
-    assert (record.done, record.failed) == (18_003, 6_001)
+    assert (record.done, record.failed) == (1_803, 601)
 
 
 def test_the_first_and_its_follower_in_one_commit(stage):

@@ -41,6 +41,25 @@ class Job:
     sealed: bool = False
     cancelled: bool = False
     reserved: int = 0
+    reserved_tokens: int = 0
+
+    def take(self, kinds):
+        self.kinds += kinds
+        self.reserved = max(0, self.reserved - len(kinds))
+        self.reserved_tokens = max(0, self.reserved_tokens - sum(map(cost, kinds)))
+
+    def seal(self):
+        self.sealed = True
+        self.reserved = self.reserved_tokens = 0
+
+
+def as_request(kind):
+    prompt, greedy = kind
+    return request(prompt, temperature=0 if greedy else 1)
+
+
+def cost(kind):
+    return as_request(kind).estimated_tokens()
 
 
 class SharingMachine(RuleBasedStateMachine):
@@ -83,7 +102,7 @@ class SharingMachine(RuleBasedStateMachine):
             assert self.stage.ledger.submit(job.id, "m", self._run(kinds), offset=offset, last=False) == len(job.kinds)
 
     def _run(self, kinds):
-        return [request(prompt, temperature=0 if greedy else 1) for prompt, greedy in kinds]
+        return [as_request(kind) for kind in kinds]
 
     def _send(self, job, kinds, last, announced):
         run = self._run(kinds)
@@ -100,12 +119,13 @@ class SharingMachine(RuleBasedStateMachine):
             self.stage.ledger.submit(
                 job.id, "m", run[: full.fits], offset=len(job.kinds), last=False, user=job.user
             )  # what is said to fit does
-            job.kinds += kinds[: full.fits]
-            job.reserved = max(0, job.reserved - full.fits)
+            job.take(kinds[: full.fits])
             return True
-        job.kinds += kinds
-        job.sealed = last
-        job.reserved = 0 if last else max(0, announced - len(kinds)) if announced else max(0, job.reserved - len(kinds))
+        job.reserved += announced
+        job.reserved_tokens += 20 * announced
+        job.take(kinds)
+        if last:
+            job.seal()
         return True
 
     def _counters(self):
@@ -154,12 +174,13 @@ class SharingMachine(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(self.jobs))
         if often == 0:
             self.stage.ledger.cancel(job.id)
-            job.sealed, job.cancelled, job.reserved = True, True, 0
+            job.seal()
+            job.cancelled = True
             end_pending(self.store, job.id, "cancelled", "stop")
 
     @invariant()
     def each_request_is_in_one_place(self):
-        open_requests = dict.fromkeys(USERS, 0)
+        open_requests, open_tokens = dict.fromkeys(USERS, 0), dict.fromkeys(USERS, 0)
         for job in self.jobs:
             keys = self.stage.keys.job(job.id)
             pending, assigned = self.stage.pending(job.id), list(self.stage.assigned(job.id))
@@ -185,8 +206,10 @@ class SharingMachine(RuleBasedStateMachine):
             whole = job.sealed and len(done) == len(job.kinds)
             assert (record.state == JobState.DONE) == whole
             open_requests[job.user] += len(job.kinds) - len(done) + job.reserved
+            open_tokens[job.user] += sum(cost(job.kinds[i]) for i in (*pending, *assigned)) + job.reserved_tokens
         counters = self._counters()
         assert [found.requests for found in counters] == [sum(open_requests.values()), *open_requests.values()]
+        assert [found.tokens for found in counters] == [sum(open_tokens.values()), *open_tokens.values()]
 
     def _outputs_fit(self, job, outputs):
         for item in outputs:
