@@ -2,22 +2,18 @@
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Self
 
-import msgspec
-
-from broker import codec
 from broker.errors import (
     BrokerError,
     BrokerUnavailableError,
     InvalidRequestError,
     JobNotFoundError,
-    MessageError,
 )
-from broker.messages import ChatMessage, Output, Request, SamplingParams, chat_messages
-from broker.parameters import is_text, is_whole_number, shown
+from broker.messages import Output, Request, SamplingParams
+from broker.parameters import shown
 from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -25,17 +21,10 @@ from driver.availability import obstacle
 from driver.deadline import Deadline
 from driver.feed import JobFeed
 from driver.job import Job
+from driver.job_options import priority_number, refuse_wrong_options
+from driver.prompts import Prompt, as_requests, requests_one_by_one
 from driver.room import Room
 from driver.window import WINDOW, WindowedOutputs
-
-PRIORITIES = {"high": 10, "normal": 0, "low": -10}
-PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age
-DEADLINE_LIMIT_S = 10**9
-WEIGHT_LIMIT = 1000.0  # and its inverse
-USER_LIMIT = 200  # characters
-
-# Text, token ids, or chat turns.
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any] | ChatMessage]
 
 
 class Client:
@@ -122,7 +111,7 @@ class Client:
         Raises:
             InvalidRequestError: an option is not what it should be.
         """
-        _refuse_wrong_options(model, deadline, user, weight)
+        refuse_wrong_options(model, deadline, user, weight)
         Deadline(timeout)  # refuses what is no number
         return JobFeed(
             self.store.ledger,
@@ -162,7 +151,9 @@ class Client:
         if type(window) is not int or window < 1:
             raise InvalidRequestError(f"window must be a whole number above 0, not {shown(window)}")
         feed = self.open_job(model=model, priority=priority, user=user, block=False, weight=weight)
-        outputs = WindowedOutputs(feed, self.store.outputs(feed.job_id), _one_by_one(prompts, params), window=window)
+        outputs = WindowedOutputs(
+            feed, self.store.outputs(feed.job_id), requests_one_by_one(prompts, params), window=window
+        )
         return self._run(feed, outputs, timeout)
 
     def _run(self, feed: JobFeed, outputs: WindowedOutputs, timeout: float | None) -> Iterator[Output]:
@@ -206,99 +197,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _one_by_one(prompts: Iterable[Prompt | Request], params: SamplingParams | None) -> Iterator[Request]:
-    if isinstance(prompts, str):
-        raise InvalidRequestError("prompts must be prompts, not one string: run([prompt])")
-    return (_checked(prompt, params or SamplingParams(), place) for place, prompt in enumerate(prompts))
-
-
-def _checked(prompt: Any, params: SamplingParams, place: int, *, stream: bool = False) -> Request:
-    """A prompt as a request that can be sent; an error names its place."""
-    try:
-        request = _as_request(prompt, params)
-        request = msgspec.structs.replace(request, stream=stream) if stream else request
-        codec.encode(request)  # now, as the first runs would be sent before the one that fails
-    except InvalidRequestError as error:
-        raise type(error)(f"prompts[{place}]: {error}") from error
-    except MessageError as error:
-        raise InvalidRequestError(f"prompts[{place}]: {error}") from error
-    return request
-
-
-def as_requests(
-    prompts: Sequence[Prompt | Request],
-    params: SamplingParams | Sequence[SamplingParams] | None,
-    *,
-    stream: bool = False,
-) -> list[Request]:
-    """Prompts of any form as requests; with `stream`, all of them stream.
-
-    Raises:
-        InvalidRequestError: no prompts, or one that cannot be run; names its place.
-    """
-    given: Any = prompts
-    if isinstance(given, str):
-        raise InvalidRequestError("prompts must be a list of prompts, not one string: submit([prompt])")
-    if not isinstance(given, Sequence):
-        raise InvalidRequestError(f"prompts must be a list of prompts, not {shown(given)}")
-    if not prompts:
-        raise InvalidRequestError("submit needs at least one prompt")
-    pairs = zip(prompts, _spread(params, len(prompts)), strict=True)
-    return [_checked(prompt, own, place, stream=stream) for place, (prompt, own) in enumerate(pairs)]
-
-
-def priority_number(priority: Any) -> int:
-    """A priority by name or number, as a number.
-
-    Raises:
-        InvalidRequestError: it is neither.
-    """
-    number = PRIORITIES.get(priority) if isinstance(priority, str) else priority
-    if type(number) is not int or abs(number) > PRIORITY_LIMIT:
-        raise InvalidRequestError(
-            f"priority must be {', '.join(PRIORITIES)} or a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}, "
-            f"not {shown(priority)}"
-        )
-    return number
-
-
-def _refuse_wrong_options(model: Any, deadline: Any, user: Any, weight: Any) -> None:
-    """What the ledger could not give back as it was must not get in: every driver would stumble over it."""
-    if not is_text(model):
-        raise InvalidRequestError(f"model must be a name, not {shown(model)}")
-    if not is_text(user) or len(user) > USER_LIMIT:
-        raise InvalidRequestError(f"user must be a name of at most {USER_LIMIT} characters, not {shown(user)}")
-    # The range checks refuse NaN too.
-    if type(weight) not in (int, float) or not 1 / WEIGHT_LIMIT <= weight <= WEIGHT_LIMIT:
-        raise InvalidRequestError(f"weight must be from {1 / WEIGHT_LIMIT:g} to {WEIGHT_LIMIT:g}, not {shown(weight)}")
-    if deadline is not None and (type(deadline) not in (int, float) or not 0 < deadline <= DEADLINE_LIMIT_S):
-        raise InvalidRequestError(
-            f"deadline must be above 0 and at most {DEADLINE_LIMIT_S} seconds, not {shown(deadline)}"
-        )
-
-
-def _spread(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Iterable[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    given: Any = params
-    if not isinstance(given, Sequence):
-        raise InvalidRequestError(f"params must be SamplingParams, or a list of them, not {shown(given)}")
-    if len(params) != count:
-        raise InvalidRequestError(f"give one SamplingParams, or one for each prompt: {len(params)} for {count} prompts")
-    return params
-
-
-def _as_request(prompt: Any, params: SamplingParams) -> Request:
-    if isinstance(prompt, Request):
-        return prompt
-    if isinstance(prompt, str):
-        return Request(params=params, prompt=prompt)
-    if isinstance(prompt, Sequence) and prompt and all(is_whole_number(item) for item in prompt):
-        return Request(params=params, input_ids=tuple(int(item) for item in prompt))
-    if isinstance(prompt, Sequence) and prompt and all(isinstance(item, (Mapping, ChatMessage)) for item in prompt):
-        return Request(params=params, messages=chat_messages(prompt))
-    raise InvalidRequestError(
-        f"a prompt is text, a list of token ids, or a list of chat messages, and not empty; not {shown(prompt)}"
-    )

@@ -12,10 +12,11 @@ from driver.batch_feed import Share
 from driver.cli.local import local_driver
 from driver.cli.options import Broker, Engine, Model, Priority, User, priority_of, seconds
 from driver.cli.signals import interrupt_on_sigterm
-from driver.client import Client, Prompt, as_requests
+from driver.client import Client
 from driver.deltas import Delta
 from driver.errors import RequestFailedError
 from driver.job import Job
+from driver.prompts import Prompt, as_requests
 
 
 def generate(

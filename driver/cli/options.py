@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broker.errors import InvalidRequestError
-from driver.client import PRIORITIES, PRIORITY_LIMIT, priority_number
+from driver.job_options import PRIORITIES, PRIORITY_LIMIT, priority_number
 
 
 def seconds(value: float | None) -> float | None:

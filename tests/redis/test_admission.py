@@ -180,8 +180,9 @@ def test_the_time_to_wait_comes_from_the_speed(stage, limit):
 # Jobs that are admitted as a whole
 
 
-def test_an_announced_job_has_its_room_from_the_start(stage, limit):
-    limit(max_pending_requests=10)
+@pytest.mark.parametrize("limits", [{"max_pending_requests": 10}, {"max_pending_tokens": 10 * COST}])
+def test_an_announced_job_has_its_room_from_the_start(stage, limit, limits):
+    limit(**limits)
     job = submit(stage, 2, last=False, announced=(8, 8 * COST))
     assert load(stage) == (8, 8 * COST)
     with pytest.raises(QueueFullError):

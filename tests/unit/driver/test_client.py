@@ -3,7 +3,9 @@ import pytest
 
 from broker.errors import ConfigurationError, InvalidRequestError
 from broker.messages import ChatMessage, Request, SamplingParams
-from driver.client import Client, as_requests, priority_number
+from driver.client import Client
+from driver.job_options import priority_number
+from driver.prompts import as_requests
 
 TURN = {"role": "user", "content": "hi"}
 PARAMS = SamplingParams(max_tokens=3)
