@@ -1,6 +1,8 @@
 """`stoker ctl`: run-time control of workers, one line a worker."""
 
+import contextlib
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -130,21 +132,26 @@ def call(
 
 def _run(context: typer.Context, command: Command, timeout_s: float, *, as_json: bool, wait: bool = False) -> None:
     names, broker = context.obj
-    client = Client(broker)
-    client.store.check()
-    control = WorkerControl(client.store)
-    workers = control.find(names)
-    answers = control.ask(workers, command)
-    if wait:
-        begun = {name: item for name, answer in answers.items() if (item := _begun(answer)) is not None}
-        ended = control.wait(begun, timeout_s)
-        if isinstance(command, CheckHealth):
-            ended |= _with_operations(control, ended)
-        answers |= ended
-    answers |= {name: control.silence(name) for name in workers if name not in answers}
+    with contextlib.closing(Client(broker)) as client, contextlib.closing(WorkerControl(client.store)) as control:
+        client.store.check()
+        answers = _answers(control, control.find(names), command, timeout_s if wait else None)
     _print(answers, as_json=as_json)
     if any(_failed(answer, wait=wait) for answer in answers.values()):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _answers(
+    control: WorkerControl, workers: Sequence[str], command: Command, wait_s: float | None
+) -> dict[str, Answer]:
+    """What each of the workers says; with `wait_s`, of the end of what it has begun."""
+    answers = control.ask(workers, command)
+    if wait_s is not None:
+        begun = {name: item for name, answer in answers.items() if (item := _begun(answer)) is not None}
+        ended = control.wait(begun, wait_s)
+        if isinstance(command, CheckHealth):
+            ended |= _with_operations(control, ended)
+        answers |= ended
+    return answers | {name: control.silence(name) for name in workers if name not in answers}
 
 
 def _begun(answer: Answer) -> Begun | None:
