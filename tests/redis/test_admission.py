@@ -108,6 +108,25 @@ def test_a_submission_beyond_a_limit_is_refused_as_a_whole(stage, limit, limits,
     assert load(stage, "ann") == (1 + fits, (1 + fits) * COST)
 
 
+def test_of_a_run_that_came_in_part_what_is_there_needs_no_room(stage, limit):
+    job = submit(stage, 2, last=False)
+    limit(max_pending_requests=3)
+    with pytest.raises(QueueFullError) as refusal:
+        submit(stage, 4, job_id=job)
+    assert (refusal.value.wanted, refusal.value.fits) == (2, 3)
+    submit(stage, 3, job_id=job)
+    assert load(stage)[0] == 3
+
+
+def test_a_client_that_is_refused_is_not_gone(stage, limit):
+    job = submit(stage, 1, last=False)
+    limit(max_pending_requests=1)
+    stage.age_field(stage.keys.job(job).record, "touched_ms", 600)
+    with pytest.raises(QueueFullError):
+        submit(stage, 1, job_id=job, offset=1)
+    assert stage.queries.server_time_ms() - stage.queries.job(job).touched_ms < 300_000
+
+
 def test_another_user_has_room_where_one_has_none(stage, limit):
     limit(max_user_pending_requests=2)
     submit(stage, 2, user="ann")
@@ -171,7 +190,7 @@ def test_the_time_to_wait_comes_from_the_speed(stage, limit):
     speed = 2 * COST / 30 / (1 - 2.718281828 ** (-10 / 30))
     expected = 2 * COST / (speed * 7 / 97)
     assert refusal.value.retry_after_s == pytest.approx(expected, rel=0.02)
-    stage.redis.hset(stage.keys.load, "speed_ms", 1)
+    stage.redis.hincrby(stage.keys.load, "speed_ms", -300_000)  # too old to go by
     with pytest.raises(QueueFullError) as refusal:
         submit(stage, 5, job_id=job, offset=10, user="ann")
     assert refusal.value.retry_after_s is None
