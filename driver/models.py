@@ -12,6 +12,13 @@ from math import ceil
 import msgspec
 
 
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for a model: requests, and tokens to generate for them."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+
+
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that is alive, and the model that it serves, or loads."""
 
@@ -55,14 +62,14 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_switches(
-    backlogs: Mapping[str, float],
+    backlogs: Mapping[str, Waiting],
     workers: Sequence[Serving],
     tokens_per_s: float,
     state: SwitchState,
     limits: SwitchLimits,
     now_s: float,
 ) -> Switches:
-    """The workers to switch now, given each model's backlog in tokens and the speed of a worker (0: unknown)."""
+    """The workers to switch now, given each model's backlog and the tokens per second of a worker (0: unknown)."""
     kept = tuple(move for move in state.moves if now_s - move.at_s < limits.stay_s)
     serving = _serving(workers, kept)
     missing = _missing(backlogs, serving, tokens_per_s, limits)
@@ -85,21 +92,22 @@ def _serving(workers: Sequence[Serving], moves: Sequence[Move]) -> dict[str, str
 
 
 def _missing(
-    backlogs: Mapping[str, float], serving: Mapping[str, str], tokens_per_s: float, limits: SwitchLimits
+    backlogs: Mapping[str, Waiting], serving: Mapping[str, str], tokens_per_s: float, limits: SwitchLimits
 ) -> dict[str, int]:
     """How many workers each model that is short could use more."""
     counts = Counter(serving.values())
     missing: dict[str, int] = {}
     for model in limits.models:
-        tokens = backlogs.get(model, 0.0)
-        useful = ceil(tokens / (tokens_per_s * limits.least_backlog_s)) if tokens_per_s else 1
-        if tokens > 0 and useful > counts[model]:
-            missing[model] = useful - counts[model]
+        waiting = backlogs.get(model, Waiting())
+        useful = ceil(waiting.tokens / (tokens_per_s * limits.least_backlog_s)) if tokens_per_s else 1
+        more = min(useful - counts[model], ceil(waiting.requests))  # a worker without a request does not help
+        if more > 0:
+            missing[model] = more
     return missing
 
 
 def _donors(
-    backlogs: Mapping[str, float],
+    backlogs: Mapping[str, Waiting],
     workers: Sequence[Serving],
     serving: Mapping[str, str],
     moves: Sequence[Move],
@@ -114,6 +122,6 @@ def _donors(
         if worker.is_idle
         and worker.worker not in staying
         and worker.model in limits.models
-        and not backlogs.get(worker.model, 0.0) > 0
+        and not backlogs.get(worker.model, Waiting()).requests > 0
     ]
     return sorted(spare, key=lambda worker: (-counts[worker.model], worker.worker))

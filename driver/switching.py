@@ -13,7 +13,7 @@ from driver.detector import DetectorLimits, Verdict, judge
 from driver.models import Move, Serving, SwitchLimits, SwitchState, decide_switches
 from driver.settings import DriverSettings, models_to_switch
 from driver.speeds import Speeds
-from driver.workload import staying, tokens_by_model
+from driver.workload import staying, waiting_by_model
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class Switching:
         """Decide once; `read` gives what waits."""
         if not self._models:
             return
-        backlogs, workers = tokens_by_model(read()), [self._serving(row) for row in staying(sessions, self._detector)]
+        backlogs = waiting_by_model(read())
+        workers = [self._serving(row) for row in staying(sessions, self._detector)]
         now_s = self._clock.now_s()
         switches = decide_switches(backlogs, workers, speeds.tokens_per_s, self._state, self._limits, now_s)
         self._state = switches.state

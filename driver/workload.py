@@ -1,6 +1,5 @@
 """What there is to do in tokens, from the backlogs of jobs and the workers' sessions. Pure."""
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -9,6 +8,7 @@ from broker.messages import WorkerState
 from broker.records import Backlog, Session
 from driver.autoscaling import Load
 from driver.detector import DetectorLimits, Verdict, judge
+from driver.models import Waiting
 from driver.speeds import Speeds
 
 
@@ -33,13 +33,16 @@ def workload(backlog: Backlog, models: Collection[str], length_ratio: float) -> 
     )
 
 
-def tokens_by_model(backlog: Backlog) -> dict[str, float]:
+def waiting_by_model(backlog: Backlog) -> dict[str, Waiting]:
     """What waits for each model that a job names."""
-    tokens: dict[str, float] = defaultdict(float)
+    found: dict[str, Waiting] = {}
     for log in backlog.jobs:
         if log.model:
-            tokens[log.model] += backlog.share * log.requests * log.tokens_each
-    return dict(tokens)
+            before, requests = found.get(log.model, Waiting()), backlog.share * log.requests
+            found[log.model] = Waiting(
+                requests=before.requests + requests, tokens=before.tokens + requests * log.tokens_each
+            )
+    return found
 
 
 def load_of(work: Workload, sessions: Sequence[Session], limits: DetectorLimits, speeds: Speeds) -> Load:

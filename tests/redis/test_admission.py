@@ -222,16 +222,23 @@ def test_an_announced_job_is_refused_before_anything_of_it_is_taken(stage, limit
     assert not stage.has_key(stage.keys.job(job).record)
 
 
-@pytest.mark.parametrize("end", ["seal", "cancel"])
-def test_what_was_announced_and_did_not_come_waits_no_more(stage, end):
+@pytest.mark.parametrize("ends", [("seal", "seal"), ("cancel", "cancel"), ("seal", "cancel")])
+def test_what_was_announced_and_did_not_come_waits_no_more(stage, ends):
     job = submit(stage, 2, last=False, announced=(8, 8 * COST), user="ann")
-    for _ in range(2):
+    for end in ends:
         if end == "seal":
             submit(stage, 0, job_id=job, offset=2)
         else:
             stage.ledger.cancel(job)
         assert load(stage) == load(stage, "ann") == (2, 2 * COST)
     stage.commit("", job, "", [0, 1])
+    assert load(stage) == load(stage, "ann") == (0, 0)
+
+
+def test_tokens_without_requests_are_counted(stage):
+    job = submit(stage, 0, last=False, announced=(0, 5), user="ann")
+    assert load(stage, "ann") == (0, 5)
+    submit(stage, 0, job_id=job)
     assert load(stage) == load(stage, "ann") == (0, 0)
 
 

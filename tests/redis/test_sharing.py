@@ -52,6 +52,13 @@ def test_identical_greedy_requests_wait_for_the_first(stage):
     assert Client(settings=stage.store.settings).job(job).progress().pending == 4
 
 
+def test_a_later_run_waits_for_the_first_of_an_earlier_one(stage):
+    job = submit(stage, [greedy()], last=False)
+    submit(stage, [greedy("other"), greedy()], job_id=job, offset=1)
+    assert stage.pending(job) == [0, 1]
+    assert stage.queries.follower_count(job) == 1
+
+
 def test_one_output_is_given_to_all_in_the_same_step(stage, session):
     job = submit(stage, [greedy(), greedy("other"), greedy(), greedy()])
     batch = stage.batch(session, job, [0, 1])

@@ -5,7 +5,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.models import Serving, SwitchLimits, SwitchState, decide_switches
+from driver.models import Serving, SwitchLimits, SwitchState, Waiting, decide_switches
 
 LIMITS = SwitchLimits(models=frozenset("abc"), least_backlog_s=30, hold_s=5, stay_s=120)
 
@@ -18,11 +18,16 @@ def busy(name, model="a"):
     return Serving(worker=name, model=model, is_idle=False)
 
 
+def decide(backlogs, *rest, requests=1_000):
+    """With so many requests in each backlog, which is given in tokens."""
+    return decide_switches({m: Waiting(requests=requests if t else 0, tokens=t) for m, t in backlogs.items()}, *rest)
+
+
 def moves_at(times, backlogs, workers, *, speed=100.0, limits=LIMITS):
     """What is asked at each time, as (time, worker, model), while nothing else changes."""
     state, found = SwitchState(), []
     for now_s in times:
-        switches = decide_switches(backlogs, workers, speed, state, limits, now_s)
+        switches = decide(backlogs, workers, speed, state, limits, now_s)
         state = switches.state
         found += [(now_s, move.worker, move.model) for move in switches.moves]
     return found
@@ -41,6 +46,12 @@ def test_a_long_backlog_gets_as_many_as_make_it_short():
     assert moves_at([0, 5], {"b": 9_000}, workers) == [(5, "w1", "b"), (5, "w2", "b")]
 
 
+def test_a_few_long_requests_need_no_more_workers_than_they_are():
+    workers = [idle(f"w{place}") for place in range(5)]
+    state = decide({"b": 10**6}, workers, 100.0, SwitchState(), LIMITS, 0, requests=2).state
+    assert len(decide({"b": 10**6}, workers, 100.0, state, LIMITS, 5, requests=2).moves) == 2
+
+
 def test_while_the_speed_is_unknown_one_is_enough():
     assert moves_at([0, 5], {"b": 10**9}, [idle("w1"), idle("w2")], speed=0.0) == [(5, "w1", "b")]
 
@@ -57,9 +68,9 @@ def test_a_worker_that_serves_something_else_is_left_alone():
 
 
 def test_a_backlog_that_goes_away_in_time_moves_nobody():
-    state = decide_switches({"b": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
-    state = decide_switches({}, [idle("w")], 100.0, state, LIMITS, 4).state
-    assert decide_switches({"b": 1}, [idle("w")], 100.0, state, LIMITS, 6).moves == ()
+    state = decide({"b": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
+    state = decide({}, [idle("w")], 100.0, state, LIMITS, 4).state
+    assert decide({"b": 1}, [idle("w")], 100.0, state, LIMITS, 6).moves == ()
 
 
 def test_a_worker_that_was_asked_counts_as_moved_until_it_says_so():
@@ -72,11 +83,11 @@ def test_a_worker_that_did_not_move_is_asked_again_after_its_stay():
 
 
 def test_a_moved_worker_stays():
-    state = decide_switches({"b": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
-    state = decide_switches({"b": 1}, [idle("w")], 100.0, state, LIMITS, 5).state
+    state = decide({"b": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
+    state = decide({"b": 1}, [idle("w")], 100.0, state, LIMITS, 5).state
     back = [idle("w", "b")]
     for now_s, expected in ((10, 0), (20, 0), (124, 0), (125, 1)):
-        switches = decide_switches({"a": 1}, back, 100.0, state, LIMITS, now_s)
+        switches = decide({"a": 1}, back, 100.0, state, LIMITS, now_s)
         state = switches.state
         assert len(switches.moves) == expected
 
@@ -87,9 +98,9 @@ def test_the_model_with_the_most_workers_gives_first():
 
 
 def test_who_has_been_short_for_longest_is_served_first():
-    state = decide_switches({"c": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
-    state = decide_switches({"c": 1, "b": 1}, [busy("w")], 100.0, state, LIMITS, 1).state
-    (move,) = decide_switches({"c": 1, "b": 1}, [idle("w")], 100.0, state, LIMITS, 9).moves
+    state = decide({"c": 1}, [idle("w")], 100.0, SwitchState(), LIMITS, 0).state
+    state = decide({"c": 1, "b": 1}, [busy("w")], 100.0, state, LIMITS, 1).state
+    (move,) = decide({"c": 1, "b": 1}, [idle("w")], 100.0, state, LIMITS, 9).moves
     assert move.model == "c"
 
 
@@ -114,7 +125,7 @@ def play(scenes_, models):
     for backlogs, idles, pause_s in scenes_:
         now_s += pause_s
         workers = [Serving(worker=f"w{i}", model=m, is_idle=idles[i]) for i, m in enumerate(serving)]
-        switches = decide_switches(backlogs, workers, 100.0, state, LIMITS, now_s)
+        switches = decide(backlogs, workers, 100.0, state, LIMITS, now_s)
         state = switches.state
         yield backlogs, {worker.worker: worker for worker in workers}, switches.moves, now_s
         for move in switches.moves:
@@ -167,5 +178,5 @@ def test_a_load_that_stays_as_it_is_ends_in_peace(backlogs, models):
 
 
 def test_nothing_is_asked_of_nobody():
-    assert decide_switches({"a": 1}, [], 100.0, SwitchState(), LIMITS, 100).moves == ()
+    assert decide({"a": 1}, [], 100.0, SwitchState(), LIMITS, 100).moves == ()
     assert msgspec.structs.asdict(SwitchState())["moves"] == ()

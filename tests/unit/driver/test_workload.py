@@ -1,7 +1,8 @@
 from broker.records import Backlog, JobBacklog, Session
 from driver.detector import DetectorLimits
+from driver.models import Waiting
 from driver.speeds import Speeds
-from driver.workload import Workload, load_of, tokens_by_model, workload
+from driver.workload import Workload, load_of, waiting_by_model, workload
 
 
 def log(requests=10, *, model="m", cost=100.0, answered=0, tokens=0):
@@ -64,4 +65,7 @@ def test_a_load_has_what_waits_what_is_in_hand_and_who_is_there():
 
 def test_what_waits_for_a_model_is_counted_for_those_that_name_one():
     logs = [log(2), log(1, answered=1, tokens=5), log(3, model="n"), log(4, model="")]
-    assert tokens_by_model(backlog(*logs, waiting=8)) == {"m": 2 * 205, "n": 2 * 300}
+    assert waiting_by_model(backlog(*logs, waiting=8)) == {
+        "m": Waiting(requests=2 * 3, tokens=2 * 205),
+        "n": Waiting(requests=2 * 3, tokens=2 * 300),
+    }
