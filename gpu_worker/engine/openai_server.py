@@ -44,7 +44,8 @@ class OpenAIOptions(msgspec.Struct, frozen=True, kw_only=True):
 class OpenAIEngine:
     """Fulfils `Engine` over a server; one that it starts, by `launch`, ends with it.
 
-    `prompts` counts prompts before they are sent, and gives their ids; without it only the server knows.
+    `prompts` makes what counts prompts before they are sent, and gives their ids; it takes its time while the server
+    starts. Without it only the server knows.
 
     Raises:
         ConfigurationError: the server refuses the key, serves another model, or nobody tells the context's size.
@@ -56,7 +57,7 @@ class OpenAIEngine:
         options: OpenAIOptions,
         *,
         launch: Callable[[], ServerProcess] | None = None,
-        prompts: PromptReader | None = None,
+        prompts: Callable[[], PromptReader] | None = None,
     ) -> None:
         self._options = options
         self._launch = launch
@@ -66,11 +67,12 @@ class OpenAIEngine:
         self._process = launch() if launch is not None else None
         self._streams = Streams(options.url, options.api_key)
         try:
+            reader = prompts() if prompts is not None else None
             about = self._met()
         except BaseException:
             self._end()
             raise
-        self._intake = OpenAIIntake(about, prompts)
+        self._intake = OpenAIIntake(about, reader)
         slots, context = options.slots or about.dialect.slots, about.context_tokens
         self._queue = ServerQueue(
             self._streams, slots=slots, kv_tokens=options.kv_tokens or slots * context, context_tokens=context

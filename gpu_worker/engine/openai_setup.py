@@ -21,7 +21,7 @@ def open_openai(settings: WorkerSettings) -> OpenAIEngine:
     """
     folder = Path(settings.model).expanduser()
     model = str(folder) if folder.is_dir() else settings.model
-    prompts = _prompts(settings.openai_tokenizer or (model if (folder / "tokenizer_config.json").is_file() else ""))
+    tokenizer = settings.openai_tokenizer or (model if (folder / "tokenizer_config.json").is_file() else "")
     launch, url = None, settings.openai_url
     if settings.openai_command:
         port = free_port()
@@ -38,12 +38,10 @@ def open_openai(settings: WorkerSettings) -> OpenAIEngine:
         likely_context_tokens=_configured_context(folder),
         start_timeout_s=settings.openai_start_timeout,
     )
-    return OpenAIEngine(options, launch=launch, prompts=prompts)
+    return OpenAIEngine(options, launch=launch, prompts=partial(_prompts, tokenizer) if tokenizer else None)
 
 
-def _prompts(tokenizer: str) -> PromptReader | None:
-    if not tokenizer:
-        return None
+def _prompts(tokenizer: str) -> PromptReader:
     from transformers import AutoTokenizer
 
     try:

@@ -75,6 +75,14 @@ def test_a_guard_that_was_killed_leaves_nothing_behind_either():
     engine.close()
 
 
+def test_a_tokenizer_that_is_not_there_ends_the_server_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = children(os.getpid())
+    with pytest.raises(ConfigurationError, match=r"openai_tokenizer=.* cannot be loaded"):
+        open_openai(settings(openai_tokenizer=str(tmp_path)))
+    assert children(os.getpid()) == before
+
+
 def test_one_that_does_not_start_is_told_by_its_last_words():
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such flag\")' {{port}}"
     with pytest.raises(EngineDeadError, match="exit code 1; its last words: no such flag; it did not start"):
