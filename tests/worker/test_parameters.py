@@ -186,8 +186,8 @@ def with_graphs(second_model, monkeypatch):
     """An engine whose loop says that it has CUDA graphs unless told to do without; and the loops that were made."""
     loops, make = [], GenerationLoop.__init__
 
-    def make_and_note(self, model, options, sampling, inbox):
-        make(self, model, options, sampling, inbox)
+    def make_and_note(self, model, options, sampling, *others):
+        make(self, model, options, sampling, *others)
         sampling.eager = not options.graphs
         loops.append(options.graphs)
 
