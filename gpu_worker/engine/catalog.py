@@ -1,6 +1,7 @@
 """Makes the engine that the settings name. torch is imported here at the earliest, after the device is pinned."""
 
 import time
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,24 @@ from gpu_worker.engine.progress import report
 from gpu_worker.registry import engine_names, find_engine
 from gpu_worker.settings import WorkerSettings
 
+_PARTS = tuple(name for name in vars(Engine) if not name.startswith("_"))
+
 
 def create_engine(settings: WorkerSettings) -> Engine:
     """Load the engine, which gives several texts of a request too; takes as long as the model takes to load.
 
     Raises:
-        ConfigurationError: there is no such engine, or the model cannot be found or read; says what to do.
+        ConfigurationError: there is no such engine, it lacks a method, or the model cannot be found or read; says
+            what to do.
     """
-    return FanOut(_factory(settings.engine)(settings))
+    engine = _factory(settings.engine)(settings)
+    lacks = [name for name in _PARTS if getattr_static(engine, name, None) is None]
+    if lacks:
+        raise ConfigurationError(
+            f"engine={settings.engine!r}: {type(engine).__name__} lacks {', '.join(lacks)};"
+            " gpu_worker/engine/base.py says what an engine must have"
+        )
+    return FanOut(engine)
 
 
 def _factory(name: str) -> Any:

@@ -37,7 +37,7 @@ class EngineDeadError(StokerError):
 
 
 def require_fit(prompt_tokens: int, max_tokens: int, context_tokens: int) -> None:
-    """Refuse a request that would outgrow the context.
+    """Refuse a request that would outgrow the context; `prompt_tokens` is 0 where nobody knows yet.
 
     Raises:
         ContextLengthExceededError: says how much fits.
@@ -49,7 +49,8 @@ def require_fit(prompt_tokens: int, max_tokens: int, context_tokens: int) -> Non
         )
     room = context_tokens - prompt_tokens
     if max_tokens > room:
+        prompt = f"the prompt's {prompt_tokens} tokens and " if prompt_tokens else ""
         raise ContextLengthExceededError(
-            f"the prompt's {prompt_tokens} tokens and max_tokens {max_tokens} exceed the context of"
-            f" {context_tokens} tokens; max_tokens can be at most {room}"
+            f"{prompt}max_tokens {max_tokens} exceed the context of {context_tokens} tokens;"
+            f" max_tokens can be at most {room}"
         )

@@ -68,7 +68,8 @@ def _event(fields: Mapping[str, Any]) -> Event:
         raise TypeError
     reason = choice.get("finish_reason")
     if reason and reason not in _REASONS:
-        raise ServerError(500, f"the server ended the text with {reason!r}")
+        # The filter would end it again; whatever else there is, such as "abort", may pass.
+        raise ServerError(400 if reason == "content_filter" else 500, f"the server ended the text with {reason!r}")
     return Event(text=text or "", finish_reason=_REASONS.get(reason), usage=usage)
 
 

@@ -154,7 +154,9 @@ def test_as_many_run_as_its_limits_say(fake, quick):
 def test_what_can_never_have_room_is_refused(fake, quick):
     engine = OpenAIEngine(OpenAIOptions(url=fake.url, model=MODEL, kv_tokens=50))
     assert engine.capacity.context_tokens == 50
-    assert answer(engine, request(max_tokens=60)).error.code == "context_length_exceeded"
+    error = answer(engine, request(max_tokens=60)).error
+    assert error.code == "context_length_exceeded"
+    assert error.message == "max_tokens 60 exceed the context of 50 tokens; max_tokens can be at most 50"
     engine.resize(kv_tokens=80)
     assert answer(engine, request(max_tokens=60)).text == " one two"
     engine.close()

@@ -8,6 +8,17 @@ from gpu_worker.registry import engine_names, find_engine
 from gpu_worker.settings import WorkerSettings
 
 OURS = ("transformers", "openai", "simulated")
+MADE = """
+from gpu_worker.engine.simulated import SimulatedEngine
+
+class Mine(SimulatedEngine):
+    pass
+
+def make(settings):
+    engine = Mine()
+    engine.model = settings.model
+    return engine
+"""
 
 
 @pytest.fixture
@@ -34,10 +45,18 @@ def test_our_own_can_be_loaded_by_their_references(name):
 
 
 def test_what_is_installed_is_found_and_made_with_the_settings(installed):
-    installed({"mine": "added:make"}, added="def make(settings):\n    return ('made', settings.model)\n")
+    installed({"mine": "added:make"}, added=MADE)
     assert engine_names() == (*OURS, "mine")
     engine = create_engine(WorkerSettings(engine="mine", model="m"))
-    assert engine._engine == ("made", "m")
+    assert engine.model == "m"
+
+
+def test_what_lacks_a_method_is_no_engine(installed):
+    installed({"mine": "added:make"}, added=f"{MADE}\nclass Mine:\n    step = SimulatedEngine.step\n")
+    with pytest.raises(
+        ConfigurationError, match="engine='mine': Mine lacks traits, capacity, load, warm_up, submit, c"
+    ):
+        create_engine(WorkerSettings(engine="mine"))
 
 
 def test_nobody_takes_our_names(installed):

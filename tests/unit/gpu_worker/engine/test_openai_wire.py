@@ -202,7 +202,8 @@ def test_an_event_is_read(data, event):
         ('{"usage": {"a": 1}}', 502),
         ('{"error": {"message": "no", "code": 400}}', 400),
         ('{"error": "no"}', 500),
-        ('{"choices": [{"text": "", "finish_reason": "content_filter"}]}', 500),
+        ('{"choices": [{"text": "", "finish_reason": "content_filter"}]}', 400),
+        ('{"choices": [{"text": "", "finish_reason": "abort"}]}', 500),
     ],
 )
 def test_what_is_no_event_is_an_error(data, status):
