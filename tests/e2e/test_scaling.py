@@ -8,6 +8,7 @@ import pytest
 
 from broker.settings import BrokerSettings
 from driver import Client, Driver, SamplingParams
+from driver.cli.scale import scale
 from driver.errors import DriverStateError
 from driver.settings import load_driver_settings
 from tests.support.cluster import SETTINGS
@@ -51,7 +52,7 @@ def test_a_burst_makes_workers_and_its_end_drains_them(nothing_left, quick):
         with pytest.raises(DriverStateError, match="autoscale"):
             driver.scale_workers(2)
 
-        prompts = [f"prompt {place}" for place in range(150)]  # 9,000 tokens; a worker makes 400 a second
+        prompts = [f"prompt {place}" for place in range(100)]  # 6,000 tokens; a worker makes 400 a second
         job = client.submit(prompts, ANSWER)
 
         wait_until(lambda: numbers(client) == (3, 3), what=lambda: f"three workers, not {numbers(client)}")
@@ -60,15 +61,13 @@ def test_a_burst_makes_workers_and_its_end_drains_them(nothing_left, quick):
         wait_until(lambda: numbers(client) == (1, 1), what=lambda: f"one worker, not {numbers(client)}")
 
 
-def test_people_scale_a_running_stoker_up(nothing_left, quick, tmp_path):
+def test_people_scale_a_running_stoker_up(nothing_left, quick, tmp_path, capsys):
     up = Process(stoker_command("up", "--port", "0"), dict(os.environ), tmp_path / "up.log")
     wait_until(lambda: "ready    try: stoker generate" in up.log)
     url = next(line.split()[1] for line in up.log.splitlines() if line.startswith("broker "))
     try:
-        command = stoker_command("scale", "2", "--json", "--broker", url)
-        scale = Process(command, dict(os.environ), tmp_path / "scale.log")
-        assert scale.wait() == 0
-        shown = json.loads(scale.log)
+        scale("2", url, as_json=True)
+        shown = json.loads(capsys.readouterr().out)
         assert (shown["mode"], shown["bounds"]) == ("manual", "2,2")
         with Client(settings=BrokerSettings(broker_url=url)) as client:
             follow_people(client)

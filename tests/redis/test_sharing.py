@@ -173,11 +173,13 @@ def test_an_output_for_one_that_waits_for_another_counts_once(stage):
 def test_a_crowd_too_large_for_one_commit_is_generated_twice(stage):
     job = submit(stage, [greedy()], last=False)
     stage.redis.zadd(stage.keys.job(job).followers, {f"x{place}": 0 for place in range(10_000)})
-    submit(stage, [greedy(), greedy()], job_id=job, offset=1)
+    submit(stage, [greedy(), greedy()], job_id=job, offset=1, last=False)
     assert stage.pending(job) == [0, 1]
     stage.redis.zremrangebyscore(stage.keys.job(job).followers, 0, 0)
-    assert stage.commit("", job, "", [0], "one").shared == 0
-    assert stage.commit("", job, "", [1], "two").shared == 1
+    assert stage.ledger.commit("", job, "", failures([0])).shared == 0
+    submit(stage, [greedy()], job_id=job, offset=3)  # waits for the second: it is the first that is left
+    assert stage.pending(job) == [1]
+    assert stage.commit("", job, "", [1], "two").shared == 2
     assert is_settled(stage, job)
 
 
@@ -244,6 +246,12 @@ def test_an_open_job_keeps_answers_up_to_a_size(stage):
     assert stage.redis.hget(keys.record, "answers_bytes") == b"0"
     submit(stage, [greedy("4")], job_id=job, offset=6, last=False)
     assert stage.pending(job) == [6]
+
+
+def test_a_sealed_job_keeps_no_answers(stage):
+    job = submit(stage, [greedy(), greedy("other")])
+    stage.commit("", job, "", [0])
+    assert not stage.has_key(stage.keys.job(job).answers)
 
 
 def test_cancelling_drops_the_answers(stage):
@@ -336,6 +344,12 @@ def test_failures_and_unseeded_samples_are_not_cached(stage, session, caching):
     stage.ledger.commit("", job, "", failures([0]))
     stage.commit("", job, "", [1])
     assert stage.queries.sharing().cache_entries == 0
+
+
+def test_a_worker_that_is_forgotten_meanwhile_serves_the_model_that_the_job_named(stage, caching):
+    job = submit(stage, [greedy()], model="m")
+    stage.commit("", job, "gone", [0])
+    assert stage.pending(submit(stage, [greedy()], model="m")) == []
 
 
 def test_an_entry_ends_after_its_time(stage, session, caching):
