@@ -99,6 +99,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # killed just now, or asked to end before it could listen
             _end_session(self._process.pid)
         self._line.close()
         self._pump.join(1.0)

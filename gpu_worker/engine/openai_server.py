@@ -101,9 +101,12 @@ class OpenAIEngine:
             EngineDeadError: the server does not generate.
         """
         self.submit(_WARM_UP, Request(params=SamplingParams(max_tokens=2, temperature=0.0), prompt="Hello"))
+        give_up_s = time.monotonic() + self._options.start_timeout_s
         done: list[Completion] = []
-        while not done:
-            done = self.step(1.0)
+        while not done and (left_s := give_up_s - time.monotonic()) > 0:
+            done = self.step(min(left_s, 1.0))
+        if not done:
+            raise EngineDeadError(f"the server generated nothing within {self._options.start_timeout_s:g} s")
         if done[0].error is not None:
             raise EngineDeadError(f"the warm-up generation failed: {done[0].error.message}")
 

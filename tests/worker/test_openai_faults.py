@@ -242,6 +242,14 @@ def test_the_warm_up_tells_when_the_server_does_not_generate(engine, fake):
         engine.warm_up()
 
 
+def test_the_warm_up_does_not_wait_for_ever(fake):
+    engine = OpenAIEngine(OpenAIOptions(url=fake.url, model=MODEL, start_timeout_s=0.5))
+    fake.answers.append((WAIT,))
+    with pytest.raises(EngineDeadError, match=r"generated nothing within 0\.5 s"):
+        engine.warm_up()
+    engine.close()
+
+
 def test_after_a_broken_stream_the_text_so_far_does_not_shrink(engine, fake):
     streaming = Request(params=SamplingParams(temperature=0.0), prompt="Hello", stream=True)
     fake.answers.append((piece(" one"), piece(" two"), WAIT))
