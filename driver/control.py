@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from celery.app.control import Control
 from kombu.exceptions import OperationalError
 
 from broker.celery_app import create_app
@@ -28,6 +29,7 @@ class WorkerControl:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._app = create_app(store.settings)
+        self._control = Control(self._app)
         self._errors = (OperationalError, *self._app.connection().connection_errors)
 
     def find(self, names: str) -> list[str]:
@@ -53,8 +55,10 @@ class WorkerControl:
         give_up_s = time.monotonic() + timeout_s
         # What is sent to a worker that does not listen yet is lost, and to send a command twice may do it twice.
         there: set[str] = set()
+        patience_s = PING_S
         while (deaf := [name for name in workers if name not in there]) and time.monotonic() < give_up_s:
-            there |= self._send("ping", {}, deaf, PING_S).keys()
+            there |= self._send("ping", {}, deaf, patience_s).keys()
+            patience_s *= 2  # for one that answers slowly
         replies = self._send(command.name, msgspec.to_builtins(command), sorted(there), timeout_s) if there else {}
         return {name: _answer(command.name, reply) for name, reply in replies.items()}
 
@@ -84,10 +88,14 @@ class WorkerControl:
     def _send(self, command: str, arguments: Any, workers: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Every worker's reply, as it is."""
         with self._broker_errors():
-            replies: list[dict[str, Any]] = self._app.control.broadcast(
+            replies: Any = self._control.broadcast(
                 command, arguments=arguments, destination=list(workers), reply=True, timeout=timeout_s
             )
-        return {name: reply for pair in replies or () for name, reply in pair.items()}
+        found = {name: reply for pair in replies or () for name, reply in pair.items()}
+        if len(found) < len(workers):
+            # kombu counts a late answer as one to the next command, so that goes to another address.
+            self._control = Control(self._app)
+        return found
 
     def close(self) -> None:
         """Close the connections."""

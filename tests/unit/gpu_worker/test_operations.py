@@ -37,6 +37,8 @@ def test_a_second_one_is_refused_and_told_of_the_first(operations, stages):
     assert not begun.ended
     wait_until(lambda: stages == ["sleep: half way"])
     assert operations.last.stage == "half way"
+    (thread,) = [each for each in threading.enumerate() if each.name == "operation-sleep"]
+    assert thread.daemon  # one that never ends must not keep the process
     with pytest.raises(NotNowError, match=r"busy with sleep, for 0\.[0-9] s now: half way"):
         operations.begin("wake", lambda _: None, wait_s=0)
     go_on.set()

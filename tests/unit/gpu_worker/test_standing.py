@@ -72,3 +72,9 @@ def test_a_drain_gives_back_when_its_time_is_over(standing):
     late.drain(0)
     assert late.gives_back
     assert not late.takes_batches
+
+
+def test_it_is_set_aside_once(standing):
+    assert standing.set_aside("first")
+    assert not standing.set_aside("second")
+    assert standing.reason == "first"

@@ -24,6 +24,7 @@ def test_one_request_with_many_tokens_leaves_the_slots():
     some = limits()
     assert some.shrink(StepSize(rows=1, tokens=256), 5)
     assert sizes(some) == (64, 128)
+    assert some.grow()  # one of the two is enough
 
 
 def test_an_unknown_step_counts_as_a_full_one():
@@ -130,3 +131,64 @@ def test_all_but_what_is_needed_can_go_at_once():
     bound.grow()
     bound.grow()
     assert (bound.now, bound.can_double) == (8, False)
+
+
+def test_what_failed_is_tried_again_after_a_patience_that_doubles_with_each_failure():
+    def patience(some):
+        """Quiet times without growth, until there is some again."""
+        while some.grow():
+            pass
+        times = 1
+        while not some.grow():
+            times += 1
+        return times
+
+    some = limits()
+    some.shrink(StepSize(rows=32, tokens=200), 0)
+    assert patience(some) == 8
+    some.shrink(StepSize(rows=32, tokens=200), 0)
+    some.shrink(StepSize(rows=16, tokens=100), 0)  # still the same failure
+    assert patience(some) == 16
+    for _ in range(6):
+        some.shrink(StepSize(rows=32, tokens=200), 0)
+        longest = patience(some)
+    assert longest == 256
+
+
+def test_a_bound_that_cannot_shrink_says_so():
+    bound = Bound(100, 3)
+    assert not bound.at_least
+    bound.shrink_to(1)
+    assert bound.at_least
+
+
+def test_a_failure_below_the_least_leaves_room_to_grow():
+    bound = Bound(256, 16)
+    bound.shrink(8)
+    assert (bound.now, bound.grow()) == (16, False)
+    assert bound.relax()
+    bound.grow()
+    assert bound.now == 18
+
+
+def test_twice_as_much_may_be_had_just_below_what_failed():
+    bound = Bound(64)
+    bound.shrink(9)
+    assert (bound.now, bound.can_double) == (4, True)
+    bound.shrink(8)  # no more than it is now can have failed
+    assert (bound.now, bound.can_double) == (2, False)
+
+
+def test_what_failed_moves_up_to_the_most_and_is_then_forgotten():
+    bound = Bound(10)
+    assert not bound.relax()
+    bound.shrink(8)
+    assert bound.relax()
+    while bound.grow():
+        pass
+    assert bound.now == 9
+    assert bound.relax()
+    bound.set_most(20)
+    assert bound.now == 9
+    assert bound.grow()
+    assert bound.now == 18
