@@ -89,9 +89,10 @@ class HeldCall:
 
 
 def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, int] | None:
-    """Begin and end of the first stop string in the text; of several, the shortest."""
+    """Begin and end of the stop string that is complete first: so it does not matter in which pieces text comes."""
     found = ((text.find(item), len(item)) for item in stop)
-    return min(((at, at + length) for at, length in found if at >= 0), default=None)
+    places = [(at + length, at) for at, length in found if at >= 0]
+    return min(places)[::-1] if places else None
 
 
 def _open_stop(text: str, stop: tuple[str, ...]) -> int:
