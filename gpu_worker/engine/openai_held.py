@@ -92,7 +92,10 @@ def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, int] | None:
     """Begin and end of the stop string that is complete first: so it does not matter in which pieces text comes."""
     found = ((text.find(item), len(item)) for item in stop)
     places = [(at + length, at) for at, length in found if at >= 0]
-    return min(places)[::-1] if places else None
+    if not places:
+        return None
+    end, begin = min(places)
+    return begin, end
 
 
 def _open_stop(text: str, stop: tuple[str, ...]) -> int:
