@@ -33,7 +33,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     worker_name: str = ""  # `name` or `name@host`; the first free device of this host if empty
     engine: str = "transformers"
     pool: str = "engine"
-    device: str = "auto"  # auto, cpu, or cuda:N
+    device: str = "auto"  # auto, cpu, cuda:N, or cuda:N,M: one model over several GPUs
     dtype: str = "auto"
     attention: str = "auto"
     compile: bool = False

@@ -47,7 +47,7 @@ def worker(
         str | None, typer.Option(help="Worker name, unique in the cluster.", show_default="gpu0@HOST or cpu0@HOST")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto (a free GPU, else the CPU), cpu, or cuda:N.", show_default="auto")
+        str | None, typer.Option(help="auto (a free GPU, else the CPU), cpu, cuda:N, or cuda:N,M.", show_default="auto")
     ] = None,
     served_model_name: Annotated[
         str | None, typer.Option(help="What requests call the model.", show_default="as in --model")

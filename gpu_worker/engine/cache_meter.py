@@ -3,6 +3,7 @@
 One meter outlives the loops of an engine, so that what it counts only grows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -12,28 +13,28 @@ class CacheMeter:
     def __init__(self) -> None:
         self.prompt_tokens = 0  # to be read; again when a request was pushed out of the cache
         self.cached_prompt_tokens = 0  # of them, those whose keys and values were there
-        self._cache: Any = None
+        self._share: Callable[[], float] | None = None
 
     def watch(self, processor: Any) -> None:
         """Count what a loop's batch processor does from now on."""
-        self._cache = processor.cache
+        cache = processor.cache
+        self.watch_share(lambda: _held_share(cache))
         self._count_prompts(processor.scheduler)
         self._count_matches(processor.cache)
 
+    def watch_share(self, share: Callable[[], float]) -> None:
+        """Let a loop of another kind tell how full its cache is; it counts its prompts itself."""
+        self._share = share
+
     def forget(self) -> None:
         """Let go of the loop, so that its cache can be freed."""
-        self._cache = None
+        self._share = None
 
     @property
     def used_share(self) -> float:
         """The part of the cache that requests hold, from 0 to 1; what is only kept to be shared counts as free."""
-        cache = self._cache
-        if cache is None:
-            return 0.0
-        free_bytes = cache.compute_free_capacity(relative=False)
-        for allocator in cache.cache_allocators.values():
-            free_bytes += len(allocator.ledger.cached_blocks) * allocator.bytes_per_block
-        return max(0.0, 1 - free_bytes / (cache.num_sectors * cache.bytes_per_sector))
+        share = self._share
+        return share() if share is not None else 0.0
 
     def _count_prompts(self, scheduler: Any) -> None:
         add = scheduler.add_waiting_request
@@ -53,3 +54,10 @@ class CacheMeter:
             return matched
 
         cache.search_prefix_match = counted_search
+
+
+def _held_share(cache: Any) -> float:
+    free_bytes = cache.compute_free_capacity(relative=False)
+    for allocator in cache.cache_allocators.values():
+        free_bytes += len(allocator.ledger.cached_blocks) * allocator.bytes_per_block
+    return max(0.0, 1 - free_bytes / (cache.num_sectors * cache.bytes_per_sector))

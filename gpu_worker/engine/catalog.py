@@ -66,20 +66,18 @@ def make_transformers(settings: WorkerSettings) -> Engine:
     from gpu_worker.engine.loading import LoadOptions, load_model
     from gpu_worker.engine.transformers import TransformersEngine
 
-    if "," in settings.device:
-        raise ConfigurationError(
-            f"device={settings.device!r}: transformers keeps the KV cache of all layers on one GPU, so a model over"
-            " several is not possible; give one GPU, or engine=openai with a server that splits the model"
-        )
+    if settings.compile and "," in settings.device:
+        raise ConfigurationError(f"compile=true is for one GPU, not for device={settings.device!r}")
     if settings.compile and not settings.device.startswith("cuda"):
         raise ConfigurationError("compile=true needs a GPU; on a CPU it did not start within minutes")
-    # The supervisor has pinned the GPU, so that it is the only one that this process sees.
+    # The supervisor has pinned the GPUs, so that they are the only ones that this process sees.
     device = "cuda:0" if settings.device.startswith("cuda") else "cpu"
     how = LoadOptions(
         revision=settings.revision,
         attention=settings.attention,
         trust_remote_code=settings.trust_remote_code,
         offline=settings.offline,
+        gpus=settings.device.count(",") + 1,
     )
     loaded = load_model(
         settings.model,
@@ -92,6 +90,8 @@ def make_transformers(settings: WorkerSettings) -> Engine:
         default_options(loaded.model).resized(slots=settings.slots, kv_tokens=settings.kv_tokens),
         compiled=settings.compile,
         prefer_flash=settings.attention == "auto",
+        # The paged KV cache of all layers would be on one GPU.
+        padded="," in settings.device,
     )
     return TransformersEngine(loaded.model, loaded.tokenizer, options=options, measure_s=settings.warm_up_s)
 

@@ -43,6 +43,7 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     graphs: bool = True  # CUDA graphs, where the library would use them
     compiled: bool = False  # torch.compile, in loops that may have graphs
     prefer_flash: bool = True  # on a GPU, whatever attention the model was loaded with
+    padded: bool = False  # a loop without paged cache (`padded.py`), for a model over several GPUs
     quiet_steps: int = QUIET_STEPS  # after a shortage of memory, until limits grow
 
     def resized(self, *, slots: int = 0, kv_tokens: int = 0) -> "LoopOptions":
@@ -96,6 +97,7 @@ class GenerationLoop:
             self.step_tokens: int = config.max_batch_tokens or 1
             self.kv_tokens: int = infer_max_single_request_tokens(self._processor.cache)
             self.kv_bytes: int = self._processor.cache.cache_tensor.nbytes
+            self.token_bytes: float = self.kv_bytes / self.kv_tokens
             _mark_cancelled(self._processor.scheduler)
             meter.watch(self._processor)
             manager.start()

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from broker.errors import ConfigurationError
 from gpu_worker.engine.gguf import converted
 from gpu_worker.engine.progress import report
+from gpu_worker.engine.split import require_spread, spread_over
 
 _PACKAGED = {
     # alias: (package, file in it, how to get it); the package is a plug-in whose own dependencies are not needed
@@ -40,6 +41,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = "auto"  # implementation, in transformers' words
     trust_remote_code: bool = False
     offline: bool = False  # never ask the hub
+    gpus: int = 1  # over which the model is spread; they are all that this process sees
 
 
 class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,12 +187,20 @@ def _load(source: ModelSource, dtype: str, device: torch.device, how: LoadOption
         source.location,
         config=config,
         dtype=_dtype(dtype, config, device),
-        device_map=None if device.type == "cpu" else {"": device},
         attn_implementation=None if how.attention == "auto" else how.attention,
+        **_place(device, how),
         **where,
     )
+    if how.gpus > 1:
+        require_spread(model)
     tokenizer = AutoTokenizer.from_pretrained(source.location, **where)
     return LoadedModel(model=model.eval(), tokenizer=tokenizer, name=source.name)
+
+
+def _place(device: torch.device, how: LoadOptions) -> dict[str, Any]:
+    if how.gpus > 1:
+        return spread_over(how.gpus)
+    return {"device_map": None if device.type == "cpu" else {"": device}}
 
 
 def _dtype(name: str, config: Any, device: torch.device) -> torch.dtype:

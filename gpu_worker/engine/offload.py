@@ -20,8 +20,8 @@ class Weights:
 
     @property
     def device(self) -> str:
-        """Where most of them may be: the device of the first."""
-        return str(self._tensors[0].device) if self._tensors else "cpu"
+        """Where they are: of a model over several GPUs, all of these with commas between."""
+        return ",".join(dict.fromkeys(str(tensor.device) for tensor in self._tensors)) or "cpu"
 
     def offload(self) -> None:
         """Bring them to the CPU's memory, and give the GPU's back to the system."""
@@ -54,19 +54,19 @@ def free_cache() -> None:
 
 
 def device_memory(device: str) -> dict[str, float]:
-    """Allocated, reserved and free MiB of a GPU; nothing for a CPU."""
+    """Allocated, reserved and free MiB of a GPU, or of several together; nothing for a CPU."""
     if not device.startswith("cuda"):
         return {}
-    free, _ = torch.cuda.mem_get_info(device)
+    gpus = device.split(",")
     return {
-        "allocated_mib": round(torch.cuda.memory_allocated(device) / MIB, 1),
-        "reserved_mib": round(torch.cuda.memory_reserved(device) / MIB, 1),
-        "free_mib": round(free / MIB, 1),
+        "allocated_mib": round(sum(torch.cuda.memory_allocated(gpu) for gpu in gpus) / MIB, 1),
+        "reserved_mib": round(sum(torch.cuda.memory_reserved(gpu) for gpu in gpus) / MIB, 1),
+        "free_mib": round(room_for_cache(device) / MIB, 1),
     }
 
 
 def room_for_cache(device: str) -> int:
-    """Bytes that a KV cache may take besides what is in use."""
+    """Bytes that a KV cache may take besides what is in use, on all GPUs that are named."""
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
+        return sum(int(torch.cuda.mem_get_info(gpu)[0]) for gpu in device.split(","))
     return available_bytes()

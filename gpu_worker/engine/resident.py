@@ -17,8 +17,10 @@ from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
 from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError
 from gpu_worker.engine.limits import StepSize
+from gpu_worker.engine.loop import Loop
 from gpu_worker.engine.memory import MIB, rss_mib
 from gpu_worker.engine.offload import Weights, device_memory, free_cache, room_for_cache
+from gpu_worker.engine.padded import PaddedLoop
 from gpu_worker.engine.room import Room
 from gpu_worker.engine.sampling import PerRequestSampling
 from gpu_worker.engine.shortage import GivenUp, Shortage
@@ -237,10 +239,10 @@ class ResidentLoop:
         needed = max((held.most_tokens for held in self._book), default=0)
         if kv_tokens < needed:
             raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")
-        wanted_bytes = self._loop.kv_bytes * kv_tokens // self._loop.kv_tokens
+        wanted_bytes = int(self._loop.token_bytes * kv_tokens)
         room_bytes = self._loop.kv_bytes + room_for_cache(self._weights.device)
         if wanted_bytes > room_bytes:
-            most = self._loop.kv_tokens * room_bytes // self._loop.kv_bytes
+            most = int(room_bytes / self._loop.token_bytes)
             raise NoRoomError(
                 f"kv_tokens={kv_tokens} needs {wanted_bytes / MIB:,.0f} MiB; the memory has room for {most} tokens"
             )
@@ -268,9 +270,10 @@ class ResidentLoop:
         self._graphs = not any(held.sampling.in_python for held in self._book)
         self._loop = self._room.make_loop(graphs=self._graphs)
 
-    def _make_loop(self, options: LoopOptions) -> GenerationLoop:
+    def _make_loop(self, options: LoopOptions) -> Loop:
         self.sampling.last = StepSize()
-        return GenerationLoop(self._model, options, self.sampling, self._inbox, self.meter)
+        kind = PaddedLoop if options.padded else GenerationLoop
+        return kind(self._model, options, self.sampling, self._inbox, self.meter)
 
     def _admit(self) -> None:
         if not self._loop.alive:

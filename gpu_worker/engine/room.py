@@ -12,16 +12,17 @@ from collections.abc import Callable
 import msgspec
 
 from gpu_worker.engine.breakage import Breakage, breakage_of, drop_frames
-from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
+from gpu_worker.engine.continuous import LoopOptions
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.limits import Bound, Limits, StepSize
+from gpu_worker.engine.loop import Loop
 from gpu_worker.engine.offload import free_cache
 
 _log = logging.getLogger(__name__)
 
 _LEAST_CACHE_PERCENT = 3
 
-MakeLoop = Callable[[LoopOptions], GenerationLoop]
+MakeLoop = Callable[[LoopOptions], Loop]
 
 
 class Room:
@@ -43,7 +44,7 @@ class Room:
         assert self._limits is not None, "known with the first loop"
         return self._limits
 
-    def make_loop(self, *, graphs: bool) -> GenerationLoop:
+    def make_loop(self, *, graphs: bool) -> Loop:
         """A started loop, with as much KV cache as there is memory for.
 
         Raises:
@@ -71,7 +72,7 @@ class Room:
         if kv_tokens:
             self._cache, self._cache_before = _full_cache(), None
 
-    def shrink(self, used: StepSize, needed_tokens: int, loop: GenerationLoop, steps: int) -> bool:
+    def shrink(self, used: StepSize, needed_tokens: int, loop: Loop, steps: int) -> bool:
         """Memory ran out in a step. False when its one request cannot be given more of the memory.
 
         It is given all of the KV cache but the `needed_tokens`, which the largest request in hand may need.
@@ -96,7 +97,7 @@ class Room:
         self.limits.settle()
         self._cache_before = None
 
-    def grow(self, loop: GenerationLoop, steps: int, *, idle: bool) -> bool:
+    def grow(self, loop: Loop, steps: int, *, idle: bool) -> bool:
         """Grow after a quiet time; called often. True when a new loop must be made for it."""
         if not self.limits.quiet(steps):
             return False
@@ -116,7 +117,7 @@ class Room:
             _log.warning("memory is short for a KV cache of %d %%: %s", self._cache.now, error)
             self._cache.shrink(self._cache.now)
 
-    def _fit(self, loop: GenerationLoop) -> None:
+    def _fit(self, loop: Loop) -> None:
         if self._limits is None:
             self._limits = Limits(slots=loop.slots, step_tokens=loop.step_tokens, quiet_steps=self._options.quiet_steps)
         self._limits.slots.set_most(loop.slots)
@@ -125,7 +126,7 @@ class Room:
             self.full_kv_tokens = loop.kv_tokens
         self._limit(loop)
 
-    def _limit(self, loop: GenerationLoop) -> None:
+    def _limit(self, loop: Loop) -> None:
         loop.limit(slots=self.limits.slots.now, step_tokens=self.limits.step_tokens.now)
 
 

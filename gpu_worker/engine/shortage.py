@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from gpu_worker.engine.book import Book, Held
-from gpu_worker.engine.continuous import GenerationLoop
 from gpu_worker.engine.errors import OUT_OF_MEMORY, EngineDeadError
+from gpu_worker.engine.loop import Loop
 from gpu_worker.engine.room import Room
 from gpu_worker.engine.sampling import PerRequestSampling
 
@@ -37,7 +37,7 @@ class Shortage:
         self._first_tokens = 0
         self._together: set[Held] = set()  # with what else was running then
 
-    def make_room(self, error: Exception, loop: GenerationLoop) -> list[GivenUp]:
+    def make_room(self, error: Exception, loop: Loop) -> list[GivenUp]:
         """Let all that ran wait again, for a loop that holds less at a time; return the one that never fits.
 
         Raises:
@@ -60,14 +60,14 @@ class Shortage:
         self._book.remove(first)
         return [GivenUp(held=first, code=OUT_OF_MEMORY, message=_too_large(first, error))]
 
-    def without_room(self, loop: GenerationLoop) -> list[GivenUp]:
+    def without_room(self, loop: Loop) -> list[GivenUp]:
         """Requests that the KV cache, where it has become smaller, can never hold."""
         too_large = self.holds_too_large(loop)
         for held in too_large:
             self._book.remove(held)
         return [GivenUp(held=held, code=OUT_OF_MEMORY, message=no_room(held, loop.kv_tokens)) for held in too_large]
 
-    def holds_too_large(self, loop: GenerationLoop) -> list[Held]:
+    def holds_too_large(self, loop: Loop) -> list[Held]:
         """Requests in hand that may need more than the whole KV cache."""
         return [held for held in self._book if held.most_tokens > loop.kv_tokens]
 

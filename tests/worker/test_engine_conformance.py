@@ -17,7 +17,7 @@ from gpu_worker.settings import load_worker_settings
 PROMPTS = ("The river", "Once upon a time there was a", "A list of colours: red,", "Why")
 
 
-OURS = ("simulated", *(pytest.param(name, marks=pytest.mark.model) for name in ("transformers", "openai")))
+OURS = ("simulated", *(pytest.param(name, marks=pytest.mark.model) for name in ("transformers", "padded", "openai")))
 # What a request has to say to want something; each is refused by an engine that declares that it does not offer it.
 WISHES = {
     "top_k": 3,
@@ -55,6 +55,16 @@ def engine(request):
     elif request.param == "openai":
         url, folder = (request.getfixturevalue(name) for name in ("transformers_server", "small_folder"))
         made = create_engine(load_worker_settings({}, engine="openai", openai_url=url, model=str(folder)))
+    elif request.param == "padded":  # the default engine's other loop, with a model as over several devices
+        from gpu_worker.engine.continuous import default_options
+        from gpu_worker.engine.loading import load_model
+        from gpu_worker.engine.transformers import TransformersEngine
+        from tests.support.spread import spread
+
+        folder = request.getfixturevalue("small_folder")
+        loaded = load_model(str(folder), cache_dir=folder, device="cpu")
+        options = msgspec.structs.replace(default_options(loaded.model), padded=True)
+        made = FanOut(TransformersEngine(spread(loaded.model), loaded.tokenizer, options=options))
     else:
         from gpu_worker.engine.transformers import TransformersEngine
 
@@ -521,8 +531,18 @@ def test_it_says_what_memory_it_occupies(engine):
     assert awake.rss_mib > 10
     if awake.weights_mib is None:
         return
+    from gpu_worker.engine.padded import PaddedLoop  # brings torch
+
     weights = sum(weight.nbytes for weight in engine._engine._resident._model.parameters()) / 2**20
     assert awake.weights_mib == pytest.approx(weights, rel=0.01)
+    if isinstance(engine._engine._resident._loop, PaddedLoop):  # its cache is as large as what it holds
+        assert awake.kv_cache_mib == 0
+        engine.submit("long", request("word " * 100, max_tokens=1000))
+        started(engine, "long")
+        assert engine.memory().kv_cache_mib > 0
+        engine.cancel("long")
+        assert engine.memory().kv_cache_mib == 0
+        return
     assert awake.kv_cache_mib > 1
     cache = weakref.ref(engine._engine._resident._loop._processor.cache.cache_tensor)
     assert cache().nbytes / 2**20 == pytest.approx(awake.kv_cache_mib, abs=0.1)

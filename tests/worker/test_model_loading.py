@@ -231,7 +231,7 @@ def test_code_that_comes_with_a_model_runs_only_when_trusted(tiny, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"compile": True, "device": "cpu"}, "needs a GPU"), ({"device": "cuda:0,1"}, "on one GPU")],
+    [({"compile": True, "device": "cpu"}, "needs a GPU"), ({"compile": True, "device": "cuda:0,1"}, "for one GPU")],
 )
 def test_what_the_engine_cannot_do_is_refused_before_loading(settings, says):
     with pytest.raises(ConfigurationError, match=says):
