@@ -2,72 +2,8 @@ import numpy
 import pytest
 
 from broker.errors import ConfigurationError, InvalidRequestError
-from broker.messages import ChatMessage, Request, SamplingParams
 from driver.client import Client
 from driver.job_options import priority_number
-from driver.prompts import as_requests
-
-TURN = {"role": "user", "content": "hi"}
-PARAMS = SamplingParams(max_tokens=3)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "field", "value"),
-    [
-        ("hello", "prompt", "hello"),
-        ([1, 2], "input_ids", (1, 2)),
-        ((1, 2), "input_ids", (1, 2)),
-        ([numpy.int64(1), 2], "input_ids", (1, 2)),
-        ([TURN], "messages", (ChatMessage(**TURN),)),
-        ([ChatMessage(**TURN)], "messages", (ChatMessage(**TURN),)),
-    ],
-)
-def test_a_prompt_of_any_form_becomes_a_request(prompt, field, value):
-    (request,) = as_requests([prompt], PARAMS)
-    assert (getattr(request, field), request.params) == (value, PARAMS)
-
-
-def test_a_request_is_taken_as_it_is():
-    request = Request(prompt="x", params=SamplingParams(max_tokens=9))
-    assert as_requests([request], PARAMS) == [request]
-
-
-def test_parameters_may_be_left_out_shared_or_one_for_each():
-    assert [item.params for item in as_requests(["a", "b"], None)] == [SamplingParams()] * 2
-    assert [item.params for item in as_requests(["a", "b"], PARAMS)] == [PARAMS] * 2
-    own = [SamplingParams(max_tokens=1), SamplingParams(max_tokens=2)]
-    assert [item.params for item in as_requests(["a", "b"], own)] == own
-
-
-def test_another_number_of_parameters_is_refused():
-    with pytest.raises(InvalidRequestError, match="1 for 2 prompts"):
-        as_requests(["a", "b"], [PARAMS])
-
-
-def test_no_prompts_are_refused():
-    with pytest.raises(InvalidRequestError, match="at least one prompt"):
-        as_requests([], None)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["", [], [1, "x"], [1.5], [True], [10**30], "\ud800", None, 5, {"prompt": "x"}, [TURN, "x"], [[TURN]]]
-)
-def test_a_wrong_prompt_is_refused_by_its_place(wrong):
-    with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
-        as_requests(["fine", wrong], None)
-
-
-def test_a_wrong_turn_is_refused_by_its_place_in_its_place():
-    with pytest.raises(InvalidRequestError, match=r"^prompts\[0\]: messages: .*\$\[1\]"):
-        as_requests([[TURN, {"role": "user"}]], None)
-
-
-def test_what_was_wrong_is_shown_but_not_at_length():
-    with pytest.raises(InvalidRequestError) as caught:
-        as_requests([["x" * 1000, 1]], None)
-    assert len(str(caught.value)) < 250
-    assert "…" in str(caught.value)
-
 
 # The client connects at its first command; what is refused before needs no server.
 
@@ -151,12 +87,3 @@ def test_what_cannot_be_encoded_is_refused_before_anything_is_sent(client):
     """The first runs of a long job would be in the ledger already."""
     with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
         client.submit(["fine", numpy.str_("wrong")])
-
-
-def test_all_prompts_of_a_call_may_stream():
-    own = Request(prompt="x", params=PARAMS)
-    assert [item.stream for item in as_requests(["a", own, [1]], PARAMS, stream=True)] == [True] * 3
-    streaming = Request(prompt="x", params=PARAMS, stream=True)
-    assert [item.stream for item in as_requests(["a", streaming], PARAMS)] == [False, True]
-    with pytest.raises(InvalidRequestError, match=r"prompts\[1\]: stream is not offered with n above 1"):
-        as_requests(["a", "b"], [PARAMS, SamplingParams(n=2)], stream=True)
