@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 
-from broker import codec
-from broker.admission import Refusal
+from broker import codec, settlement, submission
 from broker.connection import RedisClient
 from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, MessageError
-from broker.identity import digest
 from broker.keys import Keys
 from broker.messages import Output, Request
 from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, Policy, QuarantinedRequest
@@ -62,37 +60,13 @@ class Ledger:
             JobNotFoundError: the job is unknown, or sealed with fewer requests.
             QueueFullError: a limit is reached; nothing was changed.
         """
-        job = self._keys.job(job_id)
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced, weight]
         for request in requests:
-            args += [codec.encode(request), _costs(request), digest(request)]
-        keys = [
-            job.record,
-            job.requests,
-            job.costs,
-            job.pending,
-            self._keys.jobs,
-            self._keys.wake,
-            self._keys.closing,
-            self._keys.waiting,
-            self._keys.stopping,
-            self._keys.load,
-            self._keys.policy,
-            job.outputs,
-            job.committed,
-            job.leaders,
-            job.digests,
-            job.followers,
-            job.answers,
-            job.answered,
-            self._keys.cache,
-            self._keys.cache_times,
-            self._keys.sharing,
-        ]
-        reply = self._scripts.run("submit", keys, args)
+            args += submission.fields(request)
+        reply = self._scripts.run("submit", submission.keys(self._keys, job_id), args)
         if isinstance(reply, list):
-            raise _refusal(reply).error(user)
+            raise submission.refusal(reply).error(user)
         if reply < 0:
             raise JobNotFoundError(f"job {job_id} takes no requests at {offset}: it is unknown or already sealed")
         return int(reply)
@@ -200,46 +174,13 @@ class Ledger:
         Raises:
             JobNotFoundError: the job is unknown or has expired.
         """
-        job, batch, session = self._keys.job(job_id), self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [
-            job.record,
-            job.requests,
-            job.costs,
-            job.pending,
-            job.assigned,
-            job.committed,
-            job.outputs,
-            batch.requests,
-            session.record,
-            self._keys.closing,
-            self._keys.wake,
-            job.attempts,
-            job.checkpoints,
-            self._keys.waiting,
-            self._keys.load,
-            self._keys.policy,
-            job.leaders,
-            job.digests,
-            job.followers,
-            job.answers,
-            job.answered,
-            self._keys.cache,
-            self._keys.cache_times,
-            self._keys.sharing,
-        ]
         result, rest = CommitResult(accepted=0, dropped=0, job_done=False, shared=0), outputs
         while True:
-            args = [job_id, *(arg for output in rest for arg in _committed(output))]
-            reply = self._scripts.run("commit", keys, args)
+            args = [job_id, *(field for output in rest for field in settlement.fields(output))]
+            reply = self._scripts.run("commit", settlement.keys(self._keys, job_id, batch_id, session_id), args)
             if reply is None:
                 raise JobNotFoundError(f"job {job_id} is unknown or has expired")
-            accepted, dropped, job_done, shared, seen = reply
-            result = CommitResult(
-                accepted=result.accepted + accepted,
-                dropped=result.dropped + dropped,
-                job_done=result.job_done or bool(job_done),
-                shared=result.shared + shared,
-            )
+            result, seen = settlement.added(result, reply)
             rest = rest[seen:]
             if not rest:
                 return result
@@ -310,22 +251,6 @@ class Ledger:
         return bool(self._scripts.run("close", keys, [job_id, ttl_s]))
 
 
-def _refusal(reply: list[Any]) -> Refusal:
-    fits, limit, *counts, speed = reply
-    most, fill, wanted, scope_requests, scope_tokens, all_tokens = (int(count) for count in counts)
-    return Refusal(
-        fits=int(fits),
-        limit=limit.decode(),
-        most=most,
-        fill=fill,
-        wanted=wanted,
-        scope_requests=scope_requests,
-        scope_tokens=scope_tokens,
-        all_tokens=all_tokens,
-        tokens_per_s=float(speed),
-    )
-
-
 def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> ClaimedRequest:
     return ClaimedRequest(
         index=int(index),
@@ -333,17 +258,6 @@ def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> Cl
         attempts=int(attempts),
         generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
     )
-
-
-def _committed(output: Output) -> list[Any]:
-    usage = output.usage
-    failed = int(output.error is not None)
-    return [output.index, codec.encode(output), failed, usage.prompt_tokens, usage.completion_tokens]
-
-
-def _costs(request: Request) -> str:
-    prompt_tokens = request.params.n * request.estimated_prompt_tokens()
-    return f"{request.estimated_tokens()} {prompt_tokens} {request.prefix_key()}"
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

@@ -1,0 +1,58 @@
+"""What the `commit` command is given of each output, and the sum of its replies. Pure."""
+
+from typing import Any
+
+from broker import codec
+from broker.keys import Keys
+from broker.messages import Output
+from broker.records import CommitResult
+
+
+def keys(names: Keys, job_id: str, batch_id: str, session_id: str) -> list[str]:
+    """The keys that `commit` reads and changes, in its order."""
+    job, batch, session = names.job(job_id), names.batch(batch_id), names.session(session_id)
+    return [
+        job.record,
+        job.requests,
+        job.costs,
+        job.pending,
+        job.assigned,
+        job.committed,
+        job.outputs,
+        batch.requests,
+        session.record,
+        names.closing,
+        names.wake,
+        job.attempts,
+        job.checkpoints,
+        names.waiting,
+        names.load,
+        names.policy,
+        job.leaders,
+        job.digests,
+        job.followers,
+        job.answers,
+        job.answered,
+        names.cache,
+        names.cache_times,
+        names.sharing,
+    ]
+
+
+def fields(output: Output) -> list[Any]:
+    """An output as `commit` takes it: index, payload, whether it failed, tokens of prompt and text."""
+    usage = output.usage
+    failed = int(output.error is not None)
+    return [output.index, codec.encode(output), failed, usage.prompt_tokens, usage.completion_tokens]
+
+
+def added(result: CommitResult, reply: list[int]) -> tuple[CommitResult, int]:
+    """A result with a further reply, and how many outputs that was for: a call may end early."""
+    accepted, dropped, job_done, shared, seen = reply
+    total = CommitResult(
+        accepted=result.accepted + accepted,
+        dropped=result.dropped + dropped,
+        job_done=result.job_done or bool(job_done),
+        shared=result.shared + shared,
+    )
+    return total, seen
