@@ -11,7 +11,7 @@ from broker.errors import ConfigurationError
 from broker.messages import Request, SamplingParams
 from gpu_worker.engine import loading, padded_room, split
 from gpu_worker.engine.base import Capacity
-from gpu_worker.engine.catalog import create_engine
+from gpu_worker.engine.catalog import make_transformers
 from gpu_worker.engine.continuous import default_options
 from gpu_worker.engine.loading import LoadOptions, load_model
 from gpu_worker.engine.padded_batch import input_device
@@ -244,8 +244,7 @@ class Loaded:
 def test_a_model_over_two_gpus_is_spread_over_both_and_nothing_else(folder, tiny, two_gpus, monkeypatch):
     loaded = Loaded(monkeypatch, tiny.model, first=0, second=1)
     monkeypatch.setattr("gpu_worker.engine.transformers.TransformersEngine", lambda *args, **how: (args, how))
-    monkeypatch.setattr("gpu_worker.engine.catalog.FanOut", lambda engine: engine)
-    (model, _), how = create_engine(WorkerSettings(model=str(folder), device="cuda:2,5", slots=3))
+    (model, _), how = make_transformers(WorkerSettings(model=str(folder), device="cuda:2,5", slots=3))
     assert model is tiny.model
     assert loaded.given["device_map"] == "auto"
     assert loaded.given["max_memory"] == {0: 900, 1: 450}
