@@ -65,6 +65,7 @@ def extension(engines):
     [
         ("add", ["first=2", "second=0.5"], 2.5),
         ("add", ["first=2"], 3),
+        ("add", ['first="2"'], 3),
         ("repeat", ["text=5", "times=3"], "555"),
         ("repeat", ["text=a=b"], "a=ba=b"),
         ("point", ['at={"x": 3}'], {"x": 3}),
@@ -106,7 +107,16 @@ def test_the_model_is_that_of_the_engine_of_the_moment(extension, engines):
     assert call() == "the model"
 
 
-@pytest.mark.parametrize("path", ["nothing:Class", f"{__name__}:Nobody", "no-colon", ":Class"])
-def test_a_class_that_is_not_there_is_a_wrong_setting(path):
-    with pytest.raises(ConfigurationError, match="worker_extension_cls="):
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nothing:Class", "No module named 'nothing'"),
+        (f"{__name__}:Nobody", "no attribute 'Nobody'"),
+        ("no-colon", "give it as package.module:Class"),
+        (":Class", "give it as package.module:Class"),
+        ("module:", "give it as package.module:Class"),
+    ],
+)
+def test_a_class_that_is_not_there_is_a_wrong_setting(path, why):
+    with pytest.raises(ConfigurationError, match=f"worker_extension_cls=.*{why}"):
         Extension(path, ExtensionContext("gpu0@host", lambda: None))
