@@ -7,7 +7,6 @@ running request. Where faults are allowed, a prompt can ask for one (`faults.py`
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,16 +15,16 @@ from broker.commands import Memory
 from broker.errors import InvalidRequestError
 from broker.messages import Request
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
-from gpu_worker.engine.completions import Ending, completion_of, failure, settled_text
+from gpu_worker.engine.completions import Ending, failure, settled_text
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, NoRoomError, require_fit
 from gpu_worker.engine.faults import DIE, HANG, OOM, die, fault_of
 from gpu_worker.engine.limits import QUIET_STEPS
 from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
 from gpu_worker.engine.prompts import truncated
-from gpu_worker.engine.pseudo_text import decode, next_token, prompt_tokens, text_key
+from gpu_worker.engine.pseudo_text import decode, prompt_tokens, text_key
 from gpu_worker.engine.refusal import refuse
-from gpu_worker.engine.settled import SettledText
+from gpu_worker.engine.simulated_held import Held
 from gpu_worker.engine.simulated_memory import SimulatedMemory
 
 # What changes or tells scores: there are none here.
@@ -48,58 +47,6 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool = False
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Held:
-    request_id: str
-    request: Request
-    prompt_ids: tuple[int, ...]
-    key: bytes
-    tokens: list[int]
-    ending: Ending
-    settled: SettledText | None
-    due_s: float = 0.0  # when its next token comes
-
-    @property
-    def over(self) -> bool:
-        return self.ending.reached(self.tokens)
-
-    @property
-    def now_tokens(self) -> int:
-        """What it occupies, prompt and answer together."""
-        return len(self.prompt_ids) + len(self.tokens)
-
-    @property
-    def most_tokens(self) -> int:
-        """What it may come to occupy, prompt and answer together."""
-        return len(self.prompt_ids) + self.request.params.max_tokens
-
-    def grow(self, now_s: float, interval_s: float) -> int:
-        """Take the tokens that are due, at most one where time is free; returns how many."""
-        before = len(self.tokens)
-        while self.due_s <= now_s and not self.over:
-            self.tokens.append(self._next())
-            self.due_s += interval_s
-            if not interval_s:
-                break
-        return len(self.tokens) - before
-
-    def _next(self) -> int:
-        place = len(self.tokens)
-        held_back = self.ending.tokens if place < self.request.params.min_tokens else ()
-        return next_token(self.key, place, without=held_back)
-
-    def completion(self) -> Completion:
-        return completion_of(
-            self.request_id,
-            self.request,
-            prompt_ids=self.prompt_ids,
-            tokens=tuple(self.tokens),
-            ending=self.ending,
-            decode=decode,
-            settled=self.settled,
-        )
-
-
 class SimulatedEngine:
     """Fulfils `Engine` without torch."""
 
@@ -116,8 +63,8 @@ class SimulatedEngine:
         self._kv_tokens = self._options.slots * self._options.context_tokens
         self._asleep = False
         self._changed = threading.Condition()
-        self._waiting: dict[str, _Held] = {}
-        self._running: dict[str, _Held] = {}
+        self._waiting: dict[str, Held] = {}
+        self._running: dict[str, Held] = {}
         self._rejected: list[Completion] = []
         self._steps = 0
         self._tokens = 0
@@ -162,7 +109,7 @@ class SimulatedEngine:
         params = request.params
         prompt_ids = truncated(prompt_tokens(request), request)
         ending = Ending(params, (), decode)
-        held = _Held(
+        held = Held(
             request_id=request_id,
             request=request,
             prompt_ids=prompt_ids,
@@ -251,7 +198,7 @@ class SimulatedEngine:
             self._running.clear()
             self._changed.notify_all()
 
-    def _fault(self, held: _Held) -> bool:
+    def _fault(self, held: Held) -> bool:
         """Do as the prompt says, outside the lock: while `step` hangs, heartbeats still read the load."""
         fault = fault_of(held.request)
         if fault == DIE:
@@ -265,12 +212,12 @@ class SimulatedEngine:
         self._waiting = self._running | self._waiting
         self._running = {}
 
-    def _admissible(self) -> list[_Held]:
+    def _admissible(self) -> list[Held]:
         """Those that wait, in their order, as far as slots and tokens go."""
         if not self._waiting:
             return []
         free_tokens = self._kv_tokens - sum(held.most_tokens for held in self._running.values())
-        admissible: list[_Held] = []
+        admissible: list[Held] = []
         for held in list(self._waiting.values())[: max(0, self._memory.slots - len(self._running))]:
             free_tokens -= held.most_tokens
             if free_tokens < 0:
@@ -278,7 +225,7 @@ class SimulatedEngine:
             admissible.append(held)
         return admissible
 
-    def _start_waiting(self) -> list[_Held]:
+    def _start_waiting(self) -> list[Held]:
         started = [] if self._asleep else self._admissible()
         speed = self._options.prefill_tokens_per_s
         for held in started:
@@ -289,7 +236,7 @@ class SimulatedEngine:
             held.due_s = self._clock.now_s() + prefill_s + self._interval_s
         return started
 
-    def _fail(self, failing: Sequence[_Held]) -> list[Completion]:
+    def _fail(self, failing: Sequence[Held]) -> list[Completion]:
         failed, self._rejected = self._rejected, []
         for held in failing:
             if self._running.pop(held.request_id, None) is not None:
