@@ -272,6 +272,16 @@ def test_an_announced_job_gives_back_what_its_duplicates_do_not_need(stage):
     assert is_settled(stage, job)
 
 
+def test_what_was_announced_and_needs_no_worker_gives_its_room_back_at_once(stage, session, caching):
+    generate(stage, session, "known", "text")
+    same = [greedy(), greedy(), greedy("known")]
+    job = submit(stage, same, model="m", last=False, announced=(4, 4 * 11))
+    found = stage.queries.load()
+    assert (found.requests, found.tokens) == (2 + 1, 11 + 4 * 11 - sum(item.estimated_tokens() for item in same))
+    stage.ledger.cancel(job)
+    assert stage.queries.load() == Load(requests=2, tokens=11)
+
+
 def test_what_follows_needs_no_tokens_of_the_limit(stage):
     one = greedy().estimated_tokens()
     stage.ledger.configure(LEADER, Policy(max_pending_tokens=one))

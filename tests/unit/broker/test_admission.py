@@ -35,8 +35,9 @@ def test_who_would_wait_in_vain_is_not_told_a_time(fields):
     assert refusal(**fields).retry_after_s is None
 
 
-def test_requests_that_take_no_tokens_do_not_divide_by_zero():
-    found = refusal(limit="max_user_pending_requests", most=10, fill=9, wanted=3, scope_tokens=0, all_tokens=0)
+@pytest.mark.parametrize("all_tokens", [0, 90])
+def test_requests_that_take_no_tokens_do_not_divide_by_zero(all_tokens):
+    found = refusal(limit="max_user_pending_requests", most=10, fill=9, wanted=3, scope_tokens=0, all_tokens=all_tokens)
     assert found.retry_after_s == 0
 
 

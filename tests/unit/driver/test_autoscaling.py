@@ -62,6 +62,11 @@ def test_while_the_speed_is_unknown_one_worker_finds_out_and_nobody_is_stopped()
     assert run([load(1, speed=0.0)] * 300, wanted=3) == [3] * 300
 
 
+def test_what_was_used_long_ago_keeps_no_worker():
+    none = msgspec.structs.replace(LIMITS, least=0)
+    assert run([load(600, used_tokens_per_s=90)] * 60 + [load(0)] * 600, none)[-1] == 0
+
+
 def test_workers_that_sleep_come_on_top_and_are_no_reason_for_more_nor_fewer():
     """One is put to sleep while there is nothing to do, then work comes, and at last it is woken."""
     none, work = load(0, asleep=1), load(24_000, asleep=1)

@@ -26,6 +26,10 @@ def test_outputs_tell_how_long_answers_are():
     assert (found.tokens, found.length_ratio) == (200, 0.2)
 
 
+def test_answers_are_not_taken_to_be_longer_than_they_may_be():
+    assert workload(backlog(log(10, answered=1, tokens=900)), {"m"}, 1.0).length_ratio == 1.0
+
+
 def test_the_last_known_ratio_holds_while_nobody_knows_better():
     assert workload(backlog(log(10)), {"m"}, 0.3).length_ratio == 0.3
     assert workload(backlog(), {"m"}, 0.3) == Workload(length_ratio=0.3)
