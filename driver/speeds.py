@@ -2,6 +2,9 @@
 
 The speed that counts is that of a worker with all the work that it can take: a worker with little to do generates few
 tokens a second and yet is not slow, and to take it for slow would start more workers, each with less to do.
+
+The scheduler compares workers with each other, and may guess from a single request (`estimates.WorkerSpeeds`). Here
+only what a worker has done counts: a guess that is too high would start too few workers.
 """
 
 from collections.abc import Sequence

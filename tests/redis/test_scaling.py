@@ -167,6 +167,12 @@ def test_a_sleeping_worker_does_not_stand_for_one_that_works(make, step, stage):
     assert scaler.asked == [1, 2]
 
 
+def test_a_new_leader_counts_those_that_sleep_as_there(make, step, stage):
+    stage.worker("gpu0@host", state=WorkerState.SLEEPING)
+    stage.worker("gpu1@host")
+    assert step(make(autoscale="0,4")).wanted == 2
+
+
 def test_it_ends_with_its_scaler(make):
     scaling = make(scaler := Scaler())
     scaling.close()
