@@ -24,6 +24,7 @@ from gpu_worker.engine.padded import PaddedLoop
 from gpu_worker.engine.room import Room
 from gpu_worker.engine.sampling import PerRequestSampling
 from gpu_worker.engine.shortage import GivenUp, Shortage
+from gpu_worker.engine.split import keeps_tokens_only
 
 _log = logging.getLogger(__name__)
 
@@ -143,6 +144,13 @@ class ResidentLoop:
             return
         if self._room.grow(self._loop, self.sampling.steps, idle=self.held == 0):
             self._stop_to_change()
+
+    def pad(self) -> bool:
+        """Stop the loop; `recover` makes one without paged cache. False where that cannot help."""
+        if not keeps_tokens_only(self._model) or not self._room.pad():
+            return False
+        self._stop_to_change()
+        return True
 
     def recover(self) -> list[GivenUp]:
         """Replace the stopped loop and go on; return what is given up.

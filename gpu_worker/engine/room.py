@@ -64,6 +64,12 @@ class Room:
             gc.collect()
             free_cache()
 
+    def pad(self) -> bool:
+        """Let the next loop be one without paged cache; False where they are already."""
+        changed = not self._options.padded
+        self._options = msgspec.structs.replace(self._options, padded=True)
+        return changed
+
     def resize(self, *, slots: int, kv_tokens: int) -> None:
         """Let the next loop have these sizes, 0 for as before; where that cannot be, it is as it was, and `refused`."""
         self.refused = ""

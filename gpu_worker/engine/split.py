@@ -40,8 +40,13 @@ def require_spread(model: Any) -> None:
             f"device: the GPUs are too small for the model, of which a part would be on {', '.join(elsewhere)};"
             " give more of them"
         )
-    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-    if model._is_stateful or not layers <= _LAYERS:
+    if not keeps_tokens_only(model):
         raise ConfigurationError(
             "device: this model keeps more than keys and values of its tokens, and runs on one GPU only; give one"
         )
+
+
+def keeps_tokens_only(model: Any) -> bool:
+    """Whether all that its layers keep are keys and values of tokens, as far as its config tells."""
+    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    return not model._is_stateful and layers <= _LAYERS

@@ -18,7 +18,7 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from broker.commands import Memory
 from broker.errors import InvalidRequestError
-from broker.messages import Request, SamplingParams
+from broker.messages import OutputError, Request, SamplingParams
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import completion_of, failure
@@ -97,14 +97,12 @@ class TransformersEngine:
         Raises:
             EngineDeadError: the model does not generate.
         """
-        for temperature in (0.0, 1.0):
-            params = SamplingParams(max_tokens=4, temperature=temperature, top_p=0.9)
-            self.submit(_WARM_UP, Request(params=params, input_ids=(0,)))
-            done: list[Completion] = []
-            while not done:
-                done = self.step(1.0)
-            if done[0].error is not None:
-                raise EngineDeadError(f"the warm-up generation failed: {done[0].error.message}")
+        error = self._first_tokens()
+        if error is not None and error.code == ENGINE_ERROR and self._pad():
+            _log.warning("this model does not run under continuous batching; padded batches instead: %s", error.message)
+            error = self._first_tokens()
+        if error is not None:
+            raise EngineDeadError(f"the warm-up generation failed: {error.message}")
         if self._measure_s:
             step_tokens = self._resident.step_tokens
             self._speeds = measure(self, vocabulary=self._vocabulary, step_tokens=step_tokens, budget_s=self._measure_s)
@@ -206,6 +204,25 @@ class TransformersEngine:
             self._closed = True
             self._resident.close()
         self._inbox.put(None)
+
+    def _first_tokens(self) -> OutputError | None:
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(max_tokens=4, temperature=temperature, top_p=0.9)
+            self.submit(_WARM_UP, Request(params=params, input_ids=(0,)))
+            done: list[Completion] = []
+            while not done:
+                done = self.step(1.0)
+            if done[0].error is not None:
+                return done[0].error
+        return None
+
+    def _pad(self) -> bool:
+        """Change to the loop without paged cache; False where it is the one, or the model cannot run in it."""
+        with self._lock:
+            if not self._resident.pad():
+                return False
+            self._deliver(self._recover())
+            return True
 
     def _read_load(self) -> Load:
         resident = self._resident

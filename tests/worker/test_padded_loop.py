@@ -5,7 +5,7 @@ import threading
 import msgspec
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, OPTConfig, OPTForCausalLM
 
 from broker.errors import ConfigurationError
 from broker.messages import Request, SamplingParams
@@ -117,6 +117,23 @@ def test_a_sliding_window_stays_one_across_joins():
     expected = plain(model, MIXED[:9])
     engine = made(model, tiny_model().tokenizer, max_requests=4)
     got = tokens(run(engine, *MIXED[:9]))
+    engine.close()
+    assert got == expected
+
+
+def small_opt():
+    config = {"vocab_size": 256, "hidden_size": 32, "word_embed_proj_dim": 32, "num_hidden_layers": 2, "ffn_dim": 64}
+    config |= {"num_attention_heads": 4, "max_position_embeddings": 512, "init_std": 0.4}
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return OPTForCausalLM(OPTConfig(**config, eos_token_id=None, bos_token_id=None, pad_token_id=None)).eval()
+
+
+def test_a_model_that_continuous_batching_does_not_run_is_run_in_padded_batches():
+    expected = plain(small_opt(), MIXED[:6])
+    engine = TransformersEngine(small_opt(), tiny_model().tokenizer)
+    engine.warm_up()
+    got = tokens(run(engine, *MIXED[:6]))
     engine.close()
     assert got == expected
 
