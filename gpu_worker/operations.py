@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -78,10 +79,11 @@ class Operations:
             running.result = work(note)
         except StokerError as error:
             running.error = printable(str(error))
-            logger.warning("%s: %s", running.name, error)
+            logger.warning("%s: %s", running.name, running.error)
         except BaseException as error:  # `sys.exit` in a user's method too: without an end, no other could begin
             running.error = printable(f"{type(error).__name__}: {error}")
-            logger.exception("%s failed", running.name)
+            # As text, because a log in UTF-8 cannot take every message.
+            logger.error("%s failed\n%s", running.name, printable(traceback.format_exc()))  # noqa: TRY400
         running.took_s = time.monotonic() - running.started_s
         running.ended.set()
 
