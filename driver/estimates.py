@@ -83,7 +83,7 @@ class WorkerSpeeds:
     """
 
     def __init__(self) -> None:
-        self._beats: dict[str, tuple[int, int]] = {}  # session: server ms, tokens generated until then
+        self._beats: dict[str, tuple[int, int, int]] = {}  # session: server ms, tokens until then, requests running
         self._busy: dict[str, float] = {}  # session: tokens per second of one request, while half the slots were in use
         self._light: dict[str, float] = {}  # the same, while fewer were
 
@@ -94,7 +94,7 @@ class WorkerSpeeds:
             live.add(session.id)
             before = self._beats.get(session.id)
             if before is None or session.beat_ms > before[0]:
-                self._beats[session.id] = (session.beat_ms, session.generated_tokens)
+                self._beats[session.id] = (session.beat_ms, session.generated_tokens, session.running)
                 if before is not None and session.running:
                     self._measure(session, before)
         for known in (self._beats, self._busy, self._light):
@@ -119,11 +119,19 @@ class WorkerSpeeds:
         """Tokens per second of one request where it goes fastest; 0 while nothing is known."""
         return max([*self._busy.values(), *self._light.values()], default=0.0)
 
-    def _measure(self, session: Session, before: tuple[int, int]) -> None:
+    def _measure(self, session: Session, before: tuple[int, int, int]) -> None:
         tokens = session.generated_tokens - before[1]
         if tokens <= 0:
             return
         now = 1000 * tokens / (session.beat_ms - before[0]) / session.running
         known = self._busy if 2 * session.running >= session.slots else self._light
-        old = known.get(session.id, now)
-        known[session.id] = old + MEMORY_BEATS * (now - old)
+        old = known.get(session.id)
+        if old is None:
+            known[session.id] = now  # better than nothing, and soon corrected
+        elif _is_steady(before[2], session.running):
+            known[session.id] = old + MEMORY_BEATS * (now - old)
+
+
+def _is_steady(before: int, now: int) -> bool:
+    """Whether about as many requests ran at both beats: when many came or went, nobody knows when."""
+    return 3 * max(before, now) <= 4 * min(before, now)

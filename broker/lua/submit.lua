@@ -86,8 +86,9 @@ if user and more_requests + more_tokens > 0 then
     local most, fill = tonumber(limits[i] or '0'), tonumber(load[i] or '0')
     if most > 0 then
       local kind = (i - 1) % 2 + 1
-      room[kind] = math.min(room[kind], most - fill)
-      if fill + wanted[i] > most then full = full or i end
+      -- A limit that was lowered below what waits refuses nothing that adds nothing to it.
+      room[kind] = math.min(room[kind], math.max(0, most - fill))
+      if wanted[i] > 0 and fill + wanted[i] > most then full = full or i end
       if wanted[i] > most then hopeless = hopeless or i end
     end
   end

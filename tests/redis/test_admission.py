@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import ExceedsLimitError, QueueFullError
 from broker.ledger import NotLeaderError
+from broker.messages import Request, SamplingParams
 from broker.records import Load, Policy
 from driver.client import Client
 from driver.feed import RUN_REQUESTS, JobFeed
@@ -379,3 +380,14 @@ def test_adding_without_patience_is_refused_by_the_run(stage, limit):
         job.add([request()] * 4)
     assert job.submitted == 2
     assert stage.queries.load() == Load(requests=2, tokens=2 * COST)
+
+
+def test_a_limit_that_was_lowered_refuses_nothing_that_adds_nothing_to_it(stage, limit):
+    """Of identical requests only the first one's tokens count."""
+    same = Request(params=SamplingParams(temperature=0, max_tokens=50), prompt="the same")
+    stage.ledger.submit("job", "", [same], offset=0, last=False, user="ann")
+    limit(max_user_pending_tokens=10)
+
+    assert stage.ledger.submit("job", "", [same, same], offset=1, last=True, user="ann") == 3
+    with pytest.raises(QueueFullError, match="max_user_pending_tokens"):
+        stage.ledger.submit("other", "", [same], offset=0, last=True, user="ann")

@@ -125,6 +125,15 @@ def test_nothing_is_measured_of_a_worker_that_does_nothing():
     assert noted(row("a", 1, 100), row("a", 1, 100)).fastest_request() == 0.0
 
 
+@pytest.mark.parametrize("running", [(1, 4), (4, 1), (0, 4)])
+def test_a_measurement_while_many_come_or_go_counts_only_as_the_first(running):
+    before, after = running
+    beats = row("a", 1, 0, running=before), row("a", 2, 20 * after, running=after)
+    assert noted(*beats).fastest_request() == 20.0
+    known = row("a", 3, 20 * after + 10 * after, running=after), row("a", 4, 20 * after + 11 * after, running=before)
+    assert noted(*beats, *known).fastest_request() == pytest.approx(20 - 0.3 * 10)
+
+
 def test_who_is_not_measured_is_taken_for_like_the_others():
     speeds = noted([row("a", 1, 0), row("b", 1, 0)], [row("a", 2, 20), row("b", 2, 60)])
     assert speeds.speed(row("new", 0, 0, slots=4)) == pytest.approx(80.0)
