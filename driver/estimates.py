@@ -126,10 +126,10 @@ class WorkerSpeeds:
         now = 1000 * tokens / (session.beat_ms - before[0]) / session.running
         known = self._busy if 2 * session.running >= session.slots else self._light
         old = known.get(session.id)
-        if old is None:
+        if _is_steady(before[2], session.running):
+            known[session.id] = now if old is None else old + MEMORY_BEATS * (now - old)
+        elif old is None and not session.decode_tokens_per_s:
             known[session.id] = now  # better than nothing, and soon corrected
-        elif _is_steady(before[2], session.running):
-            known[session.id] = old + MEMORY_BEATS * (now - old)
 
 
 def _is_steady(before: int, now: int) -> bool:

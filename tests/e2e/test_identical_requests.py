@@ -11,10 +11,10 @@ def test_a_worker_that_runs_one_for_many_is_killed(cluster):
     params = SamplingParams(max_tokens=100, temperature=0)
     asked = [Request(params=params, prompt=f"prompt {index % 2}") for index in range(40)]
     job = cluster.client.submit(asked, user="ann")
-    cluster.busy("a")
+    name = cluster.busy_one()
     assert cluster.store.queries.follower_count(job.id) == 38
 
-    os.kill(cluster.workers["a"].child_pid, signal.SIGKILL)
+    os.kill(cluster.workers[name].child_pid, signal.SIGKILL)
 
     outputs = list(job.as_completed(60))
     assert sorted(output.index for output in outputs) == list(range(40))

@@ -102,12 +102,12 @@ def test_a_driver_asks_a_command_for_workers(make_cluster, tmp_path):
     cluster.start_driver(settings={"STOKER_SCALE_COMMAND": command, "STOKER_AUTOSCALE": "0,3"})
 
     job = cluster.client.submit(["one", "two"], ANSWER)
-    wait_until(lambda: log.exists() and log.read_text().split()[-1] == "1")
+    wait_until(lambda: log.exists() and log.read_text().split()[-1:] == ["1"])
     cluster.start_worker("a")
     job.get(timeout=30)
 
-    wait_until(lambda: log.read_text().split()[-1] == "0")
+    wait_until(lambda: log.read_text().split()[-1:] == ["0"])
     assert cluster.redis.llen(cluster.store.keys.scale_wanted) == 0
     cluster.store.scale.set_manual(2)
-    wait_until(lambda: log.read_text().split()[-1] == "2")
+    wait_until(lambda: log.read_text().split()[-1:] == ["2"])
     assert cluster.redis.llen(cluster.store.keys.scale_wanted) == 2

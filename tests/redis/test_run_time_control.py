@@ -107,7 +107,7 @@ def test_what_is_assigned_and_not_yet_claimed_is_given_back_without_an_attempt(d
     execute_batch(app, runtime, batch, job)  # its message comes late
     assert stage.pending(job) == [0, 1, 2]
     assert error(do("wake")) == ""
-    assert seen(stage) == ("ready", "")
+    wait_until(lambda: seen(stage) == ("ready", ""))
 
 
 @pytest.mark.parametrize("asleep", [False, True])
@@ -186,10 +186,10 @@ def test_a_waking_that_finds_no_room_sleeps_on_and_says_so(do, stage, engines):
     do("sleep")
     engines[0][1].error = NoRoomError("others have the memory")
     assert error(do("wake")) == "others have the memory"
-    assert seen(stage) == ("sleeping", "others have the memory")
+    wait_until(lambda: seen(stage) == ("sleeping", "others have the memory"))
     engines[0][1].error = None
     assert error(do("wake")) == ""
-    assert seen(stage) == ("ready", "")
+    wait_until(lambda: seen(stage) == ("ready", ""))
 
 
 @pytest.mark.parametrize("fatal", [RuntimeError("CUDA error"), EngineDeadError("lost")])

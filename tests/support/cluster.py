@@ -155,6 +155,14 @@ class Cluster:
             what=f"{name} generates",
         )
 
+    def busy_one(self) -> str:
+        """Wait until some worker generates; its short name. Which one gets a small job is the driver's choice."""
+
+        def found() -> str | None:
+            return next((name for name in self.workers if (row := self.session(name)) and row.running), None)
+
+        return wait_until(found, what="a worker that generates")
+
     def saved_tokens(self, job: Job) -> dict[int, tuple[int, ...]]:
         """The tokens that checkpoints hold, by request."""
         saved = self.redis.hgetall(self.store.keys.job(job.id).checkpoints)

@@ -153,6 +153,12 @@ def test_a_speed_measured_at_the_start_counts_until_the_worker_is_seen_at_work()
     assert noted(new, row("a", 2, 20)).speed(new) == 40.0
 
 
+def test_what_was_measured_at_the_start_outweighs_a_first_look_while_many_come():
+    new = msgspec.structs.replace(row("a", 1, 0, running=1), decode_tokens_per_s=500.0)
+    busy = msgspec.structs.replace(row("a", 2, 20, running=4), decode_tokens_per_s=500.0)
+    assert noted(new, busy).speed(busy) == 500.0
+
+
 def test_as_long_as_nobody_is_measured_all_are_equally_fast():
     assert WorkerSpeeds().speed(row("a", 0, 0, slots=4)) == WorkerSpeeds().speed(row("b", 0, 0, slots=400))
 
