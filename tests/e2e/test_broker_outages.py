@@ -98,7 +98,7 @@ def test_a_client_waits_out_an_outage(cluster):
     asked = requests(8, tokens=150)
     job = cluster.client.submit(asked)
     outputs = iter(job.as_completed(60))
-    cluster.busy("a")
+    cluster.busy_one()
 
     cluster.kill_server()
     cluster.restart_server()
