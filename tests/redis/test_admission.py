@@ -174,6 +174,7 @@ def test_a_full_queue_does_not_keep_a_job_from_being_sealed(stage, limit):
     job = submit(stage, 2, last=False)
     limit(max_pending_requests=1)
     submit(stage, 0, job_id=job, offset=2)
+    assert stage.queries.job(job).state == "running"
 
 
 def test_the_time_to_wait_comes_from_the_speed(stage, limit):

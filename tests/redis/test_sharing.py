@@ -285,7 +285,8 @@ def test_what_was_announced_and_needs_no_worker_gives_its_room_back_at_once(stag
 def test_what_follows_needs_no_tokens_of_the_limit(stage):
     one = greedy().estimated_tokens()
     stage.ledger.configure(LEADER, Policy(max_pending_tokens=one))
-    submit(stage, [greedy()] * 10)
+    job = submit(stage, [greedy()] * 10)
+    assert stage.queries.job(job).submitted == 10
 
 
 def test_sharing_can_be_switched_off(stage):

@@ -90,7 +90,8 @@ def test_a_server_must_be_named(given, problem):
     [{"openai_url": "http://h:1/v1"}, {"openai_url": "http://[::1]:8000"}, {"openai_command": "serve --port={port}"}],
 )
 def test_a_server_by_url_or_command(given):
-    WorkerSettings(engine="openai", **given)
+    settings = WorkerSettings(engine="openai", **given)
+    assert {name: getattr(settings, name) for name in given} == given
 
 
 def test_a_key_is_never_shown():
