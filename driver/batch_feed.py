@@ -14,6 +14,7 @@ from broker.patience import Patience
 from driver.batch_file import BatchLine
 from driver.client import Client
 from driver.feed import JobFeed
+from driver.job_options import priority_number, refuse_wrong_options
 
 logger = logging.getLogger("stoker")
 
@@ -21,10 +22,20 @@ TOUCH_S = 60.0  # well below the time after which the driver takes the client of
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """In which class jobs wait, and whose share of the workers they use."""
+    """In which class jobs wait, whose share of the workers they use, and how much of it beside the user's other jobs.
+
+    Raises:
+        InvalidRequestError: one of these is not what it should be.
+    """
 
     priority: int = 0
     user: str = ""
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit before anything is read or started."""
+        priority_number(self.priority)
+        refuse_wrong_options("", None, self.user, self.weight)
 
 
 class BatchFeed:
@@ -142,6 +153,7 @@ class BatchFeed:
             self.model,
             priority=self._share.priority,
             user=self._share.user,
+            weight=float(self._share.weight),
             insist=self._insist,
         )
         self._stream = self._client.store.outputs(self._feed.job_id)

@@ -11,7 +11,7 @@ from driver.batch_feed import Share
 from driver.batch_file import BatchOutput, read_batch
 from driver.batch_run import BatchProgress, BatchRun
 from driver.cli.local import local_driver
-from driver.cli.options import Broker, Engine, LogFolder, Model, Priority, User, Workers, priority_of
+from driver.cli.options import Broker, Engine, LogFolder, Model, Priority, User, Weight, Workers, priority_of
 from driver.cli.progress import BatchBar, count_lines
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client
@@ -28,6 +28,7 @@ def batch(
     model: Model = None,
     priority: Priority = "normal",
     user: User = "",
+    weight: Weight = 1.0,
     engine: Engine = None,
     broker: Broker = None,
     log_folder: LogFolder = None,
@@ -40,7 +41,7 @@ def batch(
     if local and broker is not None:
         raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
     _refuse_stream(source)
-    share = Share(priority=priority_of(priority), user=user)
+    share = Share(priority=priority_of(priority), user=user, weight=weight)
     total = count_lines(source)
     with BatchOutput(source, target, errors) as results:
         if _is_answered(source, results):

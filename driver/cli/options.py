@@ -29,6 +29,9 @@ def priority_of(text: str) -> int:
 
 Priority = Annotated[str, typer.Option(help="high, normal, low, or a whole number from -100 to 100.")]
 User = Annotated[str, typer.Option(help="Whose share of the workers this uses, and whose limits count.")]
+Weight = Annotated[
+    float, typer.Option(help="Share beside the user's other jobs: 3 is three times that of one with 1; 0.001 to 1000.")
+]
 Broker = Annotated[
     str | None,
     typer.Option(help="Redis URL; default $STOKER_BROKER_URL, else the broker of `stoker up`.", show_default=False),

@@ -24,6 +24,11 @@ def answers(path):
     return {answer["custom_id"]: answer for answer in map(json.loads, path.read_text().splitlines())}
 
 
+def job_of(path):
+    """The job that answered the first line."""
+    return json.loads(path.read_text().splitlines()[0])["response"]["request_id"].split("_")[1]
+
+
 @pytest.fixture
 def source(tmp_path):
     return tmp_path / "in.jsonl"
@@ -37,9 +42,11 @@ def target(tmp_path):
 def test_the_examples_get_one_good_answer_each_and_a_second_run_does_nothing(cluster, target):
     asked = {json.loads(item)["custom_id"] for item in EXAMPLES.read_text().splitlines()}
 
-    first = cluster.stoker("batch", str(EXAMPLES), str(target))
+    first = cluster.stoker("batch", str(EXAMPLES), str(target), "--priority", "low", "--user", "me", "--weight", "2.5")
 
     assert first.returncode == 0, first.stderr
+    record = cluster.store.queries.job(job_of(target))
+    assert (record.priority, record.user, record.weight) == (-10, "me", 2.5)
     assert len(target.read_text().splitlines()) == len(asked)
     assert set(answers(target)) == asked
     assert all(answer["response"]["status_code"] == 200 for answer in answers(target).values())

@@ -7,7 +7,7 @@ import pytest
 from broker.errors import BrokerUnavailableError, JobNotFoundError
 from broker.messages import JobState
 from broker.records import Policy
-from driver.batch_feed import TOUCH_S, BatchFeed
+from driver.batch_feed import TOUCH_S, BatchFeed, Share
 from driver.batch_file import BatchLine, BatchOutput, RequestKind
 from driver.batch_run import BatchRun
 from driver.client import Client
@@ -50,6 +50,15 @@ def answer_all(stage, feed):
 
 def end(stage, feed):
     feed.seal()
+    stage.ledger.close(feed.job_id, 60)
+
+
+def test_lines_wait_in_the_class_and_share_that_they_were_given(stage, client):
+    feed = BatchFeed(client, "m", Share(priority=-10, user="me", weight=3))
+    feed.add(lines(1))
+    (waiting,) = stage.queries.waiting_jobs()
+    assert (waiting.id, waiting.priority, waiting.user, waiting.weight) == (feed.job_id, -10, "me", 3.0)
+    feed.cancel()
     stage.ledger.close(feed.job_id, 60)
 
 
