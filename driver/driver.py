@@ -1,10 +1,8 @@
 """The whole of Stoker on one machine, behind one object: broker, driver, workers, and a simple task interface."""
 
-import logging
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,15 +11,15 @@ from typing import Any, Self, TypeVar
 from broker.bounds import WORKER_LIMIT, parse_bounds
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
-from broker.errors import EmbeddedServerError, JobNotFoundError
+from broker.errors import JobNotFoundError
 from broker.messages import WorkerState
 from broker.records import ScaleMode
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver import availability
 from driver.client import Client
-from driver.deadline import Deadline
-from driver.errors import DriverStateError, NotFinishedError, TaskNotFoundError, WorkerStartError
+from driver.errors import DriverStateError, TaskNotFoundError
+from driver.monitor import Monitor
 from driver.scalers.base import Scaler
 from driver.scalers.command import command_scaler
 from driver.scalers.local import LocalWorkers
@@ -30,11 +28,7 @@ from driver.service import DriverService
 from driver.settings import DriverSettings
 from driver.task import task_request, task_result
 
-logger = logging.getLogger("stoker")
-
 READY_TIMEOUT_S = 600.0
-READY_POLL_S = 0.1
-SERVER_POLL_S = 1.0
 
 PartT = TypeVar("PartT")
 
@@ -70,8 +64,7 @@ class Driver:
         self._service: DriverService | None = None
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
-        self._failure: WorkerStartError | None = None
-        self._waits_for_ready = False
+        self._monitor: Monitor | None = None
 
     @property
     def client(self) -> Client:
@@ -113,20 +106,9 @@ class Driver:
             WorkerStartError: a worker could not start; the message says why.
             NotFinishedError: they are not ready within `timeout` seconds (also a TimeoutError).
         """
-        workers = _started(self._workers)
-        deadline = Deadline(timeout)
-        self._waits_for_ready = True
-        try:
-            while (ready := self._ready_workers(workers)) < workers.wanted:
-                self._note_failure(workers)
-                if self._failure is not None:
-                    raise self._failure
-                if deadline.is_over:
-                    raise NotFinishedError(f"{ready} of {workers.wanted} workers are ready after {timeout:g} s")
-                self._refuse_stopped()
-                self._stopped.wait(READY_POLL_S)
-        finally:
-            self._waits_for_ready = False
+        monitor = _started(self._monitor)
+        self._refuse_stopped()
+        monitor.wait_until_ready(timeout, self._ready_workers)
         return self
 
     def check(self) -> None:
@@ -135,10 +117,7 @@ class Driver:
         Raises:
             WorkerStartError: all have given up; the message says why. `scale_workers` tries again.
         """
-        workers = _started(self._workers)
-        self._note_failure(workers)
-        if self._failure is not None and not workers.pids:
-            raise self._failure
+        _started(self._monitor).check()
 
     def submit_task(self, task: Mapping[str, Any]) -> str:
         """Submit one request: `input_ids`, `prompt` or `messages`, with `max_new_tokens`, `temperature`, `top_p`, ….
@@ -182,12 +161,14 @@ class Driver:
         self._refuse_stopped()
         workers = _started(self._workers)
         self._refuse_decided()
-        self._failure = None
+        _started(self._monitor).forget()
         workers.scale(count, requests_in_hand(self.client.workers()))
 
     def stop(self) -> None:
         """Stop everything that was started: workers first, the broker last. Safe to call twice."""
         self._stopped.set()
+        if self._monitor is not None:
+            self._monitor.stop()
         if self._workers is not None:
             self._workers.stop()
         if self._service is not None:
@@ -218,7 +199,8 @@ class Driver:
         self._workers = LocalWorkers(self._environment(broker), self._log_folder)
         self._service = DriverService(Store(broker), self.settings, SystemClock(), self._scaler(self._workers))
         self._workers.scale(self._first_count())
-        for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor)):
+        self._monitor = Monitor(self._workers, self._server, self.settings.worker_monitor_interval)
+        for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor.run)):
             thread = threading.Thread(target=target, name=f"stoker-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -267,37 +249,13 @@ class Driver:
         if self.settings.autoscale:
             raise DriverStateError(f"this Driver keeps between {self.settings.autoscale} workers itself (autoscale)")
 
-    def _monitor(self) -> None:
-        workers = _started(self._workers)
-        look_at_s = 0.0
-        while not self._stopped.wait(min(self.settings.worker_monitor_interval, SERVER_POLL_S)):
-            self._revive_server()
-            if time.monotonic() >= look_at_s:
-                look_at_s = time.monotonic() + self.settings.worker_monitor_interval
-                self._note_failure(workers)
-
-    def _note_failure(self, workers: LocalWorkers) -> None:
-        try:
-            workers.check()
-        except WorkerStartError as error:
-            self._failure = error
-            if workers.pids and not self._waits_for_ready:  # else whoever waits is told
-                logger.warning("a worker has given up; %d go on: %s", len(workers.pids), error)
-
-    def _revive_server(self) -> None:
-        try:
-            if self._server is not None and self._server.revive():
-                logger.warning("the embedded broker had ended; it runs again, with its data")
-        except EmbeddedServerError as error:
-            logger.warning("%s", error)
-
     def _refuse_stopped(self) -> None:
         if self._stopped.is_set():
             raise DriverStateError("this Driver was stopped; make another one")
 
-    def _ready_workers(self, workers: LocalWorkers) -> int:
+    def _ready_workers(self) -> int:
         """Workers of this machine that are ready; a shared broker has others, too."""
-        own = workers.instances
+        own = _started(self._workers).instances
         return len({row.instance for row in self.client.workers() if row.state == WorkerState.READY} & own)
 
 

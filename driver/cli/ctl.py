@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,7 +14,6 @@ from broker.commands import (
     CheckHealth,
     Command,
     Health,
-    Memory,
     MemoryUse,
     Operation,
     Refusal,
@@ -24,6 +23,7 @@ from broker.commands import (
     SwitchModel,
     Wake,
 )
+from driver.cli.answers import answer_json, answer_line, failed
 from driver.cli.options import Broker, seconds
 from driver.client import Client
 from driver.control import ANSWER_S, Answer, WorkerControl
@@ -136,7 +136,7 @@ def _run(context: typer.Context, command: Command, timeout_s: float, *, as_json:
         client.store.check()
         answers = _answers(control, control.find(names), command, timeout_s if wait else None)
     _print(answers, as_json=as_json)
-    if any(_failed(answer, wait=wait) for answer in answers.values()):
+    if any(failed(answer, wait=wait) for answer in answers.values()):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -171,77 +171,10 @@ def _with_operations(control: WorkerControl, ended: dict[str, Answer]) -> dict[s
     }
 
 
-def _operation(answer: Answer) -> Operation | None:
-    if isinstance(answer, (Begun, Health)):
-        return answer.operation
-    return answer if isinstance(answer, Operation) else None
-
-
-def _failed(answer: Answer, *, wait: bool) -> bool:
-    operation = _operation(answer)
-    if isinstance(answer, Health) and not wait:
-        return False  # it tells of something that was before
-    unfinished = operation is not None and wait and not operation.ended
-    return isinstance(answer, Refusal) or unfinished or bool(operation and operation.error)
-
-
 def _print(answers: dict[str, Answer], *, as_json: bool) -> None:
     if as_json:
-        shown = {name: _as_json(answer) for name, answer in sorted(answers.items())}
+        shown = {name: answer_json(answer) for name, answer in sorted(answers.items())}
         typer.echo(json.dumps(shown, indent=2))
         return
     for name, answer in sorted(answers.items()):
-        typer.echo(f"{name}: {_line(answer)}", err=isinstance(answer, Refusal))
-
-
-def _as_json(answer: Answer) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(answer)
-    return plain if isinstance(answer, Refusal) else {"ok": plain}
-
-
-def _line(answer: Answer) -> str:
-    match answer:
-        case Refusal():
-            return answer.error
-        case Memory():
-            return _memory_line(answer)
-        case Health():
-            return _health_line(answer)
-        case Begun():
-            return _operation_line(answer.operation)
-        case Operation():
-            return _operation_line(answer)
-
-
-def _operation_line(operation: Operation) -> str:
-    if operation.error:
-        return f"{operation.name} failed: {operation.error}"
-    if not operation.ended:
-        return f"{operation.name} goes on{': ' if operation.stage else ''}{operation.stage}"
-    result = "" if operation.result is None else f": {json.dumps(operation.result, ensure_ascii=False)}"
-    return f"{operation.name} done in {operation.seconds:.1f} s{result}"
-
-
-def _memory_line(memory: Memory) -> str:
-    sizes = (
-        ("weights", memory.weights_mib),
-        ("KV cache", memory.kv_cache_mib),
-        ("allocated", memory.allocated_mib),
-        ("reserved", memory.reserved_mib),
-        ("free", memory.free_mib),
-        ("process", memory.rss_mib),
-    )
-    return f"on {memory.device}, " + ", ".join(f"{name} {mib:.0f} MiB" for name, mib in sizes if mib is not None)
-
-
-def _health_line(health: Health) -> str:
-    parts = [f"{health.state}: {health.reason}" if health.reason else health.state, f"model {health.model}"]
-    parts += [f"{health.running} running", f"{health.waiting} waiting", f"{health.batches} batches"]
-    parts += [f"up {health.uptime_s:.0f} s"]
-    if health.last_step_s is not None:
-        parts.append(f"last step {health.last_step_s:.1f} s ago")
-    if health.engine_answered_s is not None:
-        parts.append(f"engine answered {health.engine_answered_s:.1f} s ago")
-    if health.operation is not None:
-        parts.append(_operation_line(health.operation))
-    return ", ".join(parts)
+        typer.echo(f"{name}: {answer_line(answer)}", err=isinstance(answer, Refusal))
