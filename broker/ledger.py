@@ -68,8 +68,15 @@ class Ledger:
         if isinstance(reply, list):
             raise submission.refusal(reply).error(user)
         if reply < 0:
-            raise JobNotFoundError(f"job {job_id} takes no requests at {offset}: it is unknown or already sealed")
+            raise JobNotFoundError(
+                f"job {job_id} takes no requests at {offset}: it is unknown or already sealed, "
+                "as it is when its client was silent for too long"
+            )
         return int(reply)
+
+    def renew(self, job_id: str) -> bool:
+        """Say that the client of an open job is there. False when the job takes no more requests, or is unknown."""
+        return bool(self._scripts.run("renew", [self._keys.job(job_id).record], []))
 
     def configure(self, token: str, policy: Policy) -> None:
         """Make these limits everybody's.

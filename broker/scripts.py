@@ -24,6 +24,7 @@ COMMANDS = (
     "publish",
     "quarantine",
     "release",
+    "renew",
     "resign",
     "scale",
     "submit",

@@ -18,7 +18,7 @@ from driver.job_options import priority_number, refuse_wrong_options
 
 logger = logging.getLogger("stoker")
 
-TOUCH_S = 60.0  # well below the time after which the driver takes the client of an open job for gone
+TOUCH_S = 60.0
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class BatchFeed:
         self._insist(self._stream.trim)
 
     def keep_open(self) -> None:
-        """Every minute, tell the ledger that this client is there, and see that the job is."""
+        """Every minute, see that the job is still there and open."""
         if self._now_s() - self._touched_s >= TOUCH_S:
             self._touch(self._feed.keep_open)
 
@@ -155,5 +155,6 @@ class BatchFeed:
             user=self._share.user,
             weight=float(self._share.weight),
             insist=self._insist,
+            leases=self._client.leases,
         )
         self._stream = self._client.store.outputs(self._feed.job_id)

@@ -22,6 +22,7 @@ from driver.deadline import Deadline
 from driver.feed import JobFeed
 from driver.job import Job
 from driver.job_options import priority_number, refuse_wrong_options
+from driver.lease import RENEW_S, Leases
 from driver.prompts import Prompt, as_requests, requests_one_by_one
 from driver.room import Room
 from driver.window import WINDOW, WindowedOutputs
@@ -38,6 +39,7 @@ class Client:
 
     def __init__(self, url: str | None = None, *, settings: BrokerSettings | None = None) -> None:
         self.store = Store(settings or load_broker_settings(broker_url=url))
+        self.leases = Leases(self.store.ledger.renew, RENEW_S)
 
     def submit(
         self,
@@ -85,7 +87,8 @@ class Client:
         try:
             feed.add_and_seal(requests)
         except BrokerUnavailableError:
-            raise  # it would not answer a cancel either; what was announced and does not come, the driver ends
+            feed.let_go()  # it would not answer a cancel either; the driver ends what does not go on
+            raise
         except BaseException:  # Ctrl-C too: nobody learns the job's id
             with contextlib.suppress(JobNotFoundError, BrokerError):
                 self.job(feed.job_id).cancel()
@@ -105,6 +108,9 @@ class Client:
     ) -> JobFeed:
         """A new job to which requests are added bit by bit; seal it at the end.
 
+        It stays open as long as this process lives and keeps what this returns. If not, the driver seals it after two
+        minutes, and what was added is generated.
+
         With `block`, adding waits while the queue is full, up to `timeout` seconds over the job's life; without, it
         raises a QueueFullError.
 
@@ -122,6 +128,7 @@ class Client:
             user=user,
             weight=float(weight),
             room=Room(timeout) if block else None,
+            leases=self.leases,
         )
 
     def run(
@@ -163,6 +170,7 @@ class Client:
             feed.keep_open()  # there is a job, also while there is no room for its first request
             yield from job.follow(outputs, timeout)
         finally:
+            feed.let_go()
             with contextlib.suppress(JobNotFoundError, BrokerError):
                 job.cancel()  # what is left of it, if anything
 
@@ -187,7 +195,8 @@ class Client:
         return obstacle(self.store, model)
 
     def close(self) -> None:
-        """Close the connections; jobs go on."""
+        """Close the connections; jobs go on, open ones as if this process had ended."""
+        self.leases.close()
         self.store.close()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from broker.errors import ExceedsLimitError, QueueFullError
 from broker.ledger import Ledger
 from broker.messages import Request
 from broker.patience import Patience
+from driver.lease import Leases
 from driver.room import Room
 
 RUN_REQUESTS = 256
@@ -30,8 +31,13 @@ class JobFeed:
         weight: float = 1.0,
         insist: Patience | None = None,
         room: Room | None = None,
+        leases: Leases | None = None,
     ) -> None:
-        """`insist` waits out an outage of Redis; without it, the first error is raised. `room` does so for limits."""
+        """`insist` waits out an outage of Redis; without it, the first error is raised. `room` does so for limits.
+
+        With `leases` the job stays open as long as this process lives and has this object; without, as long as not
+        more than `LEASE_S` pass between two calls.
+        """
         self._ledger = ledger
         self._model = model
         self._priority = priority
@@ -40,6 +46,7 @@ class JobFeed:
         self._weight = weight
         self._insist = insist or Patience(limit_s=0.0)
         self._room = room
+        self._leases = leases
         self.job_id = job_id
         self.submitted = 0
 
@@ -96,6 +103,11 @@ class JobFeed:
     def seal(self) -> None:
         """Say that no more requests follow."""
         self._send((), last=True)
+
+    def let_go(self) -> None:
+        """Add no more and leave the job as it is: unless it is sealed, the driver takes its client for gone."""
+        if self._leases is not None:
+            self._leases.let_go(self.job_id)
 
     def keep_open(self) -> None:
         """Tell the ledger that more may still come."""
@@ -158,6 +170,10 @@ class JobFeed:
             )
         )
         self.submitted += len(run)
+        if self._leases is not None and not last:
+            self._leases.hold(self)
+        if last:
+            self.let_go()
 
 
 def _refuse_hopeless(full: QueueFullError, advice: str) -> None:

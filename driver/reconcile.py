@@ -15,6 +15,7 @@ from broker.messages import JobState
 from broker.records import BatchRecord, Session
 from broker.store import Store
 from driver.ending import end_pending
+from driver.lease import LEASE_S
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +23,7 @@ UNCLAIMED_AFTER_MS = 5_000  # a message this old that nobody has claimed may be 
 UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes the job itself, and sooner
 JOBS_PER_PASS = 200
 PAGES_PER_PASS = 8
-ABANDONED_AFTER_MS = 3_600_000  # an open job whose client has not been heard of for so long is sealed as it is
-# A job that was announced comes without a pause, and before it has come nobody knows its id: it is cancelled.
-ANNOUNCED_AFTER_MS = 120_000
+ABANDONED_AFTER_MS = int(1000 * LEASE_S)  # so long after it was last heard of, the client of an open job is gone
 
 
 class Reconciler:
@@ -37,11 +36,15 @@ class Reconciler:
         self._seen_jobs = 0
         self._swept = 0
 
-    def reconcile(self, sessions: Sequence[Session], now_ms: int) -> None:
-        """One pass: over everything in hand, and over the next of the open jobs."""
+    def reconcile(self, sessions: Sequence[Session], now_ms: int, *, trust_silence: bool = True) -> None:
+        """One pass: over everything in hand, and over the next of the open jobs.
+
+        Without `trust_silence` no client is taken for gone: after an outage of Redis all have been silent.
+        """
         self._resend_lost(sessions, now_ms)
         self._close_complete(now_ms)
-        self._seal_abandoned(now_ms)
+        if trust_silence:
+            self._end_abandoned(now_ms)
         self._swept = self._store.sessions.sweep(self._swept)
 
     def end_stopped(self, job_ids: Iterable[str]) -> None:
@@ -56,18 +59,23 @@ class Reconciler:
                     code, message = "deadline_exceeded", "the job's deadline passed before it could run"
                 end_pending(self._store, job_id, code, message, pages=PAGES_PER_PASS)
 
-    def _seal_abandoned(self, now_ms: int) -> None:
-        """End open jobs whose client has vanished; a page of jobs at a time, from where the last pass ended."""
+    def _end_abandoned(self, now_ms: int) -> None:
+        """End open jobs whose client has vanished; a page of jobs at a time, from where the last pass ended.
+
+        What was submitted is generated. A job that was to be taken as a whole is cancelled if it is not all there:
+        nobody knows its id yet.
+        """
         jobs = self._store.queries.open_jobs(self._seen_jobs, JOBS_PER_PASS)
         if not jobs:  # only then is it the end: what cannot be read is left out, and makes a page short
             self._seen_jobs, jobs = 0, self._store.queries.open_jobs(0, JOBS_PER_PASS)
         self._seen_jobs += JOBS_PER_PASS
         for job in jobs:
-            silent_ms = now_ms - job.touched_ms if job.state == JobState.OPEN else 0
-            if job.reserved_requests and silent_ms > ANNOUNCED_AFTER_MS:
+            if job.state != JobState.OPEN or now_ms - job.touched_ms <= ABANDONED_AFTER_MS:
+                continue
+            if job.reserved_requests:
                 logger.warning("job %s: its client is gone; cancelled, as it was not all there", job.id)
                 self._store.ledger.cancel(job.id)
-            elif silent_ms > ABANDONED_AFTER_MS:
+            else:
                 logger.warning("job %s: its client is gone; sealed with %d requests", job.id, job.submitted)
                 self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
 

@@ -16,17 +16,19 @@ from broker.store import Store
 from driver.capacity import Capacity
 from driver.detector import DetectorLimits
 from driver.ending import end_pending
+from driver.lease import LEASE_S
 from driver.planner import Planner
 from driver.reconcile import PAGES_PER_PASS, Reconciler
 from driver.recovery import Recovery
 from driver.scalers.base import Scaler
 from driver.scheduler import BatchLimits
 from driver.settings import DriverSettings
+from driver.silence import Silence
 from driver.snapshot import Assignment, WorkerView
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 3.0
+LEAD_S = 3.0  # the lease of the lead
 OUTAGE_PAUSE_S = 0.5
 MIN_TICK_PERIOD_S = 0.01
 
@@ -39,7 +41,7 @@ class DriverService:
         self._settings = settings
         self._clock = clock
         self._app: Celery = create_app(store.settings)
-        self._leadership = store.leadership(uuid.uuid4().hex, LEASE_S)
+        self._leadership = store.leadership(uuid.uuid4().hex, LEAD_S)
         self._detector = DetectorLimits(
             heartbeat_interval=store.settings.heartbeat_interval,
             heartbeat_timeout=store.settings.heartbeat_timeout,
@@ -60,7 +62,8 @@ class DriverService:
         self._reconciler = Reconciler(store, self._app)
         self._capacity = Capacity(store, settings, self._detector, clock, self._app, scaler)
         self._reconcile_at_s = float("-inf")
-        self._trust_silence_at_s = float("-inf")
+        self._silence_of_workers = Silence(clock, store.settings.heartbeat_timeout)
+        self._silence_of_clients = Silence(clock, LEASE_S)
         self._outage = False
         self._renewed_s = 0.0
         self._ticked_s: float | None = None  # the end of the last tick
@@ -127,9 +130,9 @@ class DriverService:
         if self._is_reconciling_due():
             self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._mind_restarts()
-            self._reconciler.reconcile(sessions, now_ms)
+            self._reconciler.reconcile(sessions, now_ms, trust_silence=self._silence_of_clients.counts)
             self._capacity.step(self._leadership.token, sessions)
-        if self._recovery.recover(sessions, trust_silence=self._clock.now_s() >= self._trust_silence_at_s):
+        if self._recovery.recover(sessions, trust_silence=self._silence_of_workers.counts):
             sessions = self._store.sessions.table()
         return self._schedule(self._planner.workers(sessions), stopping, now_ms)
 
@@ -144,7 +147,7 @@ class DriverService:
         return sum(self._dispatch(assignment) for assignment in plan.assignments)
 
     def _dispatch(self, assignment: Assignment) -> bool:
-        if self._clock.now_s() - self._renewed_s > LEASE_S / 3:
+        if self._clock.now_s() - self._renewed_s > LEAD_S / 3:
             self._keep_lead()  # many dispatches in one tick must not outlast the lease
         batch_id = str(uuid.uuid4())
         assigned = self._store.ledger.assign(
@@ -168,9 +171,9 @@ class DriverService:
         return True
 
     def _mind_restarts(self) -> None:
-        """After a restart of Redis every beat looks old, though all workers may be well."""
-        if self._store.queries.uptime_s() < self._store.settings.heartbeat_timeout:
-            self._forgive_silence()
+        uptime_s = self._store.queries.uptime_s()
+        self._silence_of_workers.mind_restart(uptime_s)
+        self._silence_of_clients.mind_restart(uptime_s)
 
     def _mind_stalls(self) -> None:
         """When Redis, or this driver, stood still for long and no call failed, the beats are old all the same."""
@@ -179,7 +182,8 @@ class DriverService:
             self._forgive_silence()
 
     def _forgive_silence(self) -> None:
-        self._trust_silence_at_s = self._clock.now_s() + self._store.settings.heartbeat_timeout
+        self._silence_of_workers.forgive()
+        self._silence_of_clients.forgive()
 
     def _resign(self) -> None:
         try:

@@ -1,8 +1,7 @@
 """Feeds requests of any number into a job as its outputs come, so that at most a window of them is in the ledger."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from broker.messages import Output, Request
@@ -12,7 +11,6 @@ from driver.feed import RUN_REQUESTS, JobFeed
 logger = logging.getLogger("stoker")
 
 WINDOW = 2_048
-TOUCH_S = 60.0  # well below the time after which the driver takes the client of an open job for gone
 
 
 class WindowedOutputs:
@@ -29,15 +27,12 @@ class WindowedOutputs:
         requests: Iterator[Request],
         *,
         window: int = WINDOW,
-        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`feed` must not wait for room."""
         self._feed = feed
         self._stream = stream
         self._requests = requests
         self._window = window
-        self._now_s = now_s
-        self._touched_s = now_s()
         self._held: list[Request] = []  # there was no room for them yet
         self._open = 0  # submitted, and their outputs not read
         self._is_sealed = False
@@ -63,9 +58,6 @@ class WindowedOutputs:
         """The next outputs, waiting up to `timeout_s` seconds for the first."""
         self._stream.trim()
         self.fill()
-        if not self._is_sealed and self._now_s() - self._touched_s >= TOUCH_S:
-            self._touched_s = self._now_s()
-            self._feed.keep_open()
         outputs = self._stream.read(timeout_s)
         self._open -= len(outputs)
         return outputs

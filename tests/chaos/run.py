@@ -122,7 +122,8 @@ class _Chaos:
             number = len(self._jobs)
             asked = [self._request(f"job {number} request {i}") for i in range(self._options.requests)]
             # Not `submit`: what an outage interrupts must go on, not start again as another job.
-            feed = JobFeed(self._cluster.store.ledger, str(uuid.uuid4()), "", insist=self._insist)
+            client = self._cluster.client
+            feed = JobFeed(client.store.ledger, str(uuid.uuid4()), "", insist=self._insist, leases=client.leases)
             feed.add_and_seal(asked)
             job = self._cluster.client.job(feed.job_id)
             self._jobs.append((job, asked))

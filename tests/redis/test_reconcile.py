@@ -4,7 +4,7 @@ from celery.result import AsyncResult
 from broker.messages import JobState
 from broker.records import Load
 from driver.ending import end_pending
-from driver.reconcile import ABANDONED_AFTER_MS, ANNOUNCED_AFTER_MS, UNCLAIMED_AFTER_MS, UNCLOSED_AFTER_MS, Reconciler
+from driver.reconcile import ABANDONED_AFTER_MS, UNCLAIMED_AFTER_MS, UNCLOSED_AFTER_MS, Reconciler
 from tests.support.celery_queue import messages
 from tests.support.stage import COST
 
@@ -18,9 +18,9 @@ def reconciler(store, app):
 def reconcile(stage, reconciler):
     """One pass, so many milliseconds from now."""
 
-    def run(after_ms=0):
+    def run(after_ms=0, **options):
         now_ms = stage.queries.server_time_ms() + after_ms
-        reconciler.reconcile(stage.sessions.table(), now_ms)
+        reconciler.reconcile(stage.sessions.table(), now_ms, **options)
 
     return run
 
@@ -118,11 +118,17 @@ def test_a_client_that_was_heard_of_keeps_its_job_open(stage, reconcile):
     assert stage.queries.job(job).state == JobState.OPEN
 
 
+def test_while_silence_means_nothing_no_client_is_taken_for_gone(stage, reconcile):
+    jobs = [stage.job(1, last=False), stage.job(2, last=False, announced=(8, 8 * COST))]
+    reconcile(2 * ABANDONED_AFTER_MS, trust_silence=False)
+    assert [stage.queries.job(job).state for job in jobs] == [JobState.OPEN] * 2
+
+
 def test_a_job_that_was_announced_and_stops_coming_is_cancelled_and_its_room_is_free(stage, reconcile):
     job = stage.job(2, last=False, announced=(8, 8 * COST))
-    reconcile(ANNOUNCED_AFTER_MS - 1000)
+    reconcile(ABANDONED_AFTER_MS - 1000)
     assert stage.queries.load().requests == 8
-    reconcile(ANNOUNCED_AFTER_MS + 1000)
+    reconcile(ABANDONED_AFTER_MS + 1000)
     assert stage.queries.job(job).cancelled
     assert stage.queries.load().requests == 2
     end_pending(stage.store, job, "cancelled", "stop")

@@ -4,7 +4,8 @@ import pytest
 
 from broker.errors import BrokerUnavailableError
 from broker.messages import WorkerState
-from driver.service import LEASE_S, DriverService
+from driver.lease import LEASE_S
+from driver.service import LEAD_S, DriverService
 from driver.settings import DriverSettings
 from tests.support.celery_queue import messages
 from tests.support.clock import FakeClock
@@ -53,11 +54,11 @@ def service(make_service):
     return make_service()
 
 
-def go_on(service, clock, seconds):
+def go_on(service, clock, seconds, step_s=1.0):
     """Tick for so long; one jump would look as if everything had stood still."""
     end_s = clock.now_s() + seconds
     while clock.now_s() < end_s:
-        clock.advance(min(1.0, end_s - clock.now_s()))
+        clock.advance(min(step_s, end_s - clock.now_s()))
         service.tick()
 
 
@@ -70,7 +71,7 @@ def test_the_first_tick_takes_the_lead(service, store):
     assert not service.leads
     assert service.tick() == 0
     assert service.leads
-    assert 0 < store.redis.pttl(store.keys.leader) <= LEASE_S * 1000
+    assert 0 < store.redis.pttl(store.keys.leader) <= LEAD_S * 1000
 
 
 def test_a_leader_assigns_and_wakes_the_worker(service, stage):
@@ -231,6 +232,44 @@ def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_b
     assert stage.session(silent) is not None
     go_on(service, clock, 0.2)
     assert stage.session(silent) is None
+
+
+def silent_client(stage):
+    """An open job whose client was not heard of for longer than its lease."""
+    job = stage.job(1, last=False)
+    stage.age_field(stage.keys.job(job).record, "touched_ms", LEASE_S + 1)
+    return job
+
+
+def test_a_client_that_was_killed_leaves_no_open_job(service, stage):
+    job = silent_client(stage)
+    service.tick()
+    assert stage.queries.job(job).state == "running"
+    assert stage.pending(job) == [0]
+
+
+def test_after_an_outage_clients_have_the_time_to_be_heard(service, stage, clock, monkeypatch):
+    service.tick()
+    monkeypatch.setattr(service._stopped, "wait", lambda _: service.stop())
+    monkeypatch.setattr(stage.queries, "server_time_ms", unavailable)
+    service.run()
+    monkeypatch.undo()
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)
+    job = silent_client(stage)
+    go_on(service, clock, LEASE_S - 1, step_s=4.0)
+    assert stage.queries.job(job).state == "open"
+    go_on(service, clock, 2)
+    assert stage.queries.job(job).state == "running"
+
+
+def test_a_redis_that_was_restarted_has_heard_no_client(make_service, stage, clock, monkeypatch):
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: LEASE_S - 1)
+    job, service = silent_client(stage), make_service()
+    service.tick()
+    assert stage.queries.job(job).state == "open"
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: LEASE_S + 1)
+    go_on(service, clock, LEASE_S + 1, step_s=4.0)
+    assert stage.queries.job(job).state == "running"
 
 
 def unavailable():

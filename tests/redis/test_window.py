@@ -10,8 +10,6 @@ from broker.records import Policy
 from driver.client import Client
 from driver.errors import NotFinishedError
 from driver.feed import JobFeed
-from driver.window import TOUCH_S, WindowedOutputs
-from tests.support.clock import FakeClock
 from tests.support.stage import LEADER, request
 
 SAMPLED = SamplingParams(max_tokens=4)
@@ -127,17 +125,18 @@ def test_a_request_that_can_never_be_taken_ends_the_run(client, stage):
     close_all(stage)
 
 
-def test_an_open_job_is_touched_while_nothing_comes(stage):
-    clock = FakeClock()
-    feed = JobFeed(stage.ledger, "job", "")
-    outputs = WindowedOutputs(feed, stage.store.outputs("job"), iter([request()] * 9), window=2, now_s=clock.now_s)
-    outputs.read(0)
-    stage.redis.hset(stage.keys.job("job").record, "touched_ms", 0)
-    outputs.read(0)
-    assert stage.queries.job("job").touched_ms == 0
-    clock.advance(TOUCH_S)
-    outputs.read(0)
-    assert stage.queries.job("job").touched_ms > 0
+def test_while_nothing_is_read_the_job_stays_open_until_the_run_is_given_up(client, stage, answer, in_background):
+    outputs = client.run((f"p {i}" for i in itertools.count()), SAMPLED, window=5)
+    first = in_background(lambda: next(outputs))
+    while not first.done():
+        answer(1)
+    (job,) = stage.queries.open_jobs()
+    stage.age_field(stage.keys.job(job.id).record, "touched_ms", 100)
+    assert client.leases.renew()
+    assert stage.queries.job(job.id).touched_ms > job.touched_ms - 50_000
+    outputs.close()
+    assert not client.leases.renew()
+    close_all(stage)
 
 
 def test_a_client_that_waits_for_room_is_not_taken_for_gone(stage):

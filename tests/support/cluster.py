@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -115,19 +115,18 @@ class Cluster:
         environment = {**os.environ, **self._settings, **(settings or {}), "STOKER_BROKER_URL": self.url}
         environment |= {"TMPDIR": tempfile.gettempdir(), "COLUMNS": "250"}
         if fault:
-            environment |= {"PYTHONPATH": str(FAULTS), "E2E_FAULT": fault}
+            path = os.pathsep.join(filter(None, (str(FAULTS), os.environ.get("PYTHONPATH"))))
+            environment |= {"PYTHONPATH": path, "E2E_FAULT": fault}
         return environment
 
     def start_stoker(self, *arguments: str, fault: str = "", settings: Mapping[str, str] | None = None) -> Process:
         """Start a `stoker` command against this cluster, and leave it running."""
-        process = Process(
-            stoker_command(*arguments),
-            self.environment(fault=fault, settings=settings) | self._lifeline.environment(),
-            self._log(arguments[0]),
-            pass_fds=self._lifeline.fds,
-        )
-        self._commands.append(process)
-        return process
+        return self._start(stoker_command(*arguments), arguments[0], self.environment(fault=fault, settings=settings))
+
+    def start_client(self, program: str, *arguments: str, fault: str = "") -> Process:
+        """Start a Python program that uses this cluster, and leave it running."""
+        command = [sys.executable, "-c", program, *arguments]
+        return self._start(command, "client", self.environment(fault=fault))
 
     def stoker(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run the `stoker` command against this cluster."""
@@ -249,6 +248,12 @@ class Cluster:
             return self.store.answers()
         except BrokerUnavailableError:
             return False
+
+    def _start(self, command: Sequence[str], name: str, environment: Mapping[str, str]) -> Process:
+        environment = {**environment, **self._lifeline.environment()}
+        process = Process(command, environment, self._log(name), pass_fds=self._lifeline.fds)
+        self._commands.append(process)
+        return process
 
     def _log(self, name: str) -> Path:
         self._started += 1

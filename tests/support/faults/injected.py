@@ -16,6 +16,17 @@ def die_before_sending():
     driver.service.send_batch = lambda *_args: os._exit(DIED_BEFORE_SENDING)
 
 
+def short_leases():
+    """Drivers that soon take a silent client for gone, and clients that are heard of more often."""
+    import driver.client
+    import driver.reconcile
+    import driver.service
+
+    driver.client.RENEW_S = 0.1
+    driver.reconcile.ABANDONED_AFTER_MS = 2_000
+    driver.service.LEASE_S = 2.0
+
+
 def lose_first_message():
     """A worker that takes its first message off the queue and forgets it, without a trace in Redis."""
     from kombu.transport.redis import Transport
