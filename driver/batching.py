@@ -1,8 +1,8 @@
 """Which requests of a job travel together: the next one, and those behind it that are most like it. Pure.
 
 Alike are prompts that begin in the same way, as the worker then reads that beginning once, and then texts of similar
-length. The next in line always goes, so that nobody is passed over for ever. Once the end of a job is in sight its
-longest requests go first: what starts last should be over soon. Sampling parameters part nobody: every engine takes
+length. The next in line always goes, so that nobody is passed over for ever. Once the end of a job is in sight those
+that may write most go first: what starts last should be over soon. Sampling parameters part nobody: every engine takes
 each request with its own.
 """
 
@@ -45,7 +45,7 @@ class Front:
     def __init__(self, job: JobView) -> None:
         waiting = [request for request in job.pending if request.attempts == 0]
         if len(job.pending) >= job.backlog:
-            waiting.sort(key=lambda request: -request.cost)
+            waiting.sort(key=lambda request: -_text_size(request))
         self._mean_output = job.mean_output
         self._rest: Iterator[PendingRequest] = iter(waiting)
         self._line: list[_Item] = []
@@ -91,3 +91,8 @@ class Front:
         for request in islice(self._rest, max(size - len(self._line), 0)):
             expected = expected_tokens(request, self._mean_output)
             self._line.append(_Item(request, expected, (request.prefix, expected.bit_length())))
+
+
+def _text_size(request: PendingRequest) -> int:
+    """Roughly how long the request's text may become. Its prompt is read so much faster that it hardly counts."""
+    return (request.cost - request.prompt_tokens).bit_length()

@@ -11,31 +11,35 @@ from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, m
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
 Gpus = Annotated[int, typer.Option(help="Simulated GPUs.")]
 Requests = Annotated[int, typer.Option(help="Requests of all jobs together.")]
+Jobs = Annotated[int, typer.Option(help="Jobs, each of another user.")]
+Seed = Annotated[int, typer.Option(help="Draws other lengths.")]
 Only = Annotated[str, typer.Option(help=f"One of {', '.join(PLANNERS)}; all if empty.")]
 
 
 @app.command("equal")
-def equal_command(gpus: Gpus = 1000, requests: Requests = 1_000_000, only: Only = "") -> None:
-    """Equal GPUs and ten equal jobs."""
-    _show(equal(gpus, requests), only)
+def equal_command(
+    gpus: Gpus = 1000, requests: Requests = 1_000_000, jobs: Jobs = 10, only: Only = "", seed: Seed = 0
+) -> None:
+    """Equal GPUs and equal jobs."""
+    _show(equal(gpus, requests, jobs), only, seed)
 
 
 @app.command("heterogeneous")
-def heterogeneous_command(requests: Requests = 20_000, only: Only = "") -> None:
+def heterogeneous_command(requests: Requests = 20_000, only: Only = "", seed: Seed = 0) -> None:
     """Four GPUs, of speeds 1, 2, 4 and 4, and two equal jobs."""
-    _show(heterogeneous(requests), only)
+    _show(heterogeneous(requests), only, seed)
 
 
 @app.command("mixed")
-def mixed_command(gpus: Gpus = 100, requests: Requests = 50_000, only: Only = "") -> None:
+def mixed_command(gpus: Gpus = 100, requests: Requests = 50_000, only: Only = "", seed: Seed = 0) -> None:
     """A huge job, small ones of all priorities behind it, and workers that die."""
-    _show(mixed(gpus, requests), only)
+    _show(mixed(gpus, requests), only, seed)
 
 
-def _show(scenario: Scenario, only: str) -> None:
+def _show(scenario: Scenario, only: str, seed: int) -> None:
     for name in [only] if only else PLANNERS:
         started_s = time.monotonic()
-        _print(name, simulate(scenario, name), time.monotonic() - started_s)
+        _print(name, simulate(scenario, name, seed), time.monotonic() - started_s)
 
 
 def _print(name: str, results: Results, took_s: float) -> None:

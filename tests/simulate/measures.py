@@ -79,7 +79,7 @@ class Measures:
         work = sum(
             output + PREFILL_COST * prompt
             for number, job in enumerate(self._jobs)
-            for prompt, output in lengths_of(number, job.count)
+            for prompt, output in lengths_of(number, job)
         )
         mostly_s, effort = self._mostly_done or self._end
         return Results(

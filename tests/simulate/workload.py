@@ -11,6 +11,7 @@ LENGTHS = tuple(
     for prompt, output in json.loads(Path(__file__).with_name("lengths.json").read_text("utf-8"))
 )
 MAX_TOKENS = 256
+LAST = 0.05  # of a job's requests are its end
 
 
 class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +23,12 @@ class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     weight: float = 1.0
     deadline_s: float = 0.0
+    end_sorted: bool = False  # its last requests come by the length that they will have, which nobody can know
+    seed: int = 0
 
 
-def lengths_of(job: int, count: int) -> list[tuple[int, int]]:
+def lengths_of(number: int, job: SimulatedJob) -> list[tuple[int, int]]:
     """Prompt and output tokens of a job's requests; the same every time."""
-    return random.Random(job).choices(LENGTHS, k=count)
+    drawn = random.Random(number + 1000 * job.seed).choices(LENGTHS, k=job.count)
+    last = int(job.count * LAST) if job.end_sorted else 0
+    return drawn[: job.count - last] + sorted(drawn[job.count - last :], key=lambda length: -length[1])

@@ -35,7 +35,7 @@ class _Job:
 
     def __init__(self, number: int, job: SimulatedJob) -> None:
         self.spec = job
-        self.lengths = lengths_of(number, job.count)
+        self.lengths = lengths_of(number, job)
         self.front: list[PendingRequest] = []
         self.read = 0
         self.attempts: dict[int, int] = {}

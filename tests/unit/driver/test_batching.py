@@ -64,6 +64,13 @@ def test_at_the_end_of_a_job_the_longest_go_first():
     assert taken(front(10, 900, 50, more=0), 1, 9999) == [1]
 
 
+def test_a_long_prompt_does_not_make_a_long_text():
+    texts = (PendingRequest(index=i, cost=prompt + 20, prompt_tokens=prompt) for i, prompt in enumerate((5, 60, 7)))
+    long_text = PendingRequest(index=3, cost=100, prompt_tokens=1)
+    visible = Front(job(requests=(*texts, long_text)))
+    assert [taken(visible, 1, 9999) for _ in range(4)] == [[3], [0], [1], [2]]
+
+
 def test_suspects_are_left_out():
     suspect = PendingRequest(index=0, cost=1, attempts=1)
     assert taken(Front(job(requests=(suspect, *requests(1, 1)[1:]))), 9, 99) == [1]
