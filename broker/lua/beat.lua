@@ -13,7 +13,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[2], now, ARGV[1])
 redis.call('EXPIRE', KEYS[3], ARGV[2])
-for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+redis.call('HSET', KEYS[1], unpack(ARGV, 3))
 
 local after = redis.call('HMGET', KEYS[1], 'state', 'steps', 'running', 'waiting')
 local idle = tonumber(after[3] or '0') + tonumber(after[4] or '0') == 0
