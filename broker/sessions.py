@@ -4,7 +4,7 @@ All times are the Redis server's, so that no worker's clock matters.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -114,26 +114,38 @@ class Sessions:
     def table(self) -> list[Session]:
         """Every session that is not forgotten, by worker name."""
         with broker_errors(self._url):
-            beats = self._redis.zrange(self._keys.sessions, 0, -1, withscores=True)
-            seconds, micros = self._redis.time()
             pipeline = self._redis.pipeline(transaction=False)
-            for session_id, _ in beats:
-                keys = self._keys.session(session_id.decode())
-                pipeline.hgetall(keys.record)
-                pipeline.scard(keys.batches)
-            replies = pipeline.execute() if beats else []
+            pipeline.zrange(self._keys.sessions, 0, -1, withscores=True)
+            pipeline.time()
+            beats, (seconds, micros) = pipeline.execute()
+            self.queue_records(pipeline, [session_id for session_id, _ in beats])
+            replies = pipeline.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         rows = zip(beats, replies[::2], replies[1::2], strict=True)
-        sessions: list[Session] = []
-        for (_, beat), fields, batches in rows:
-            # A record that cannot be read is nobody's, and must not stop the others.
-            with contextlib.suppress(MessageError):
-                sessions.append(_session(fields, int(beat), now_ms, batches))
-        return sorted(sessions, key=lambda session: session.worker)
+        return session_rows([(beat, fields, batches) for (_, beat), fields, batches in rows], now_ms)
+
+    def queue_records(self, pipeline: RedisClient, session_ids: Iterable[bytes]) -> None:
+        """Have a pipeline read each session's record and the number of its batches."""
+        for session_id in session_ids:
+            keys = self._keys.session(session_id.decode())
+            pipeline.hgetall(keys.record)
+            pipeline.scard(keys.batches)
 
     def _is_succeeded(self, session: Session) -> bool:
         current = self.current(session.worker)
         return current is not None and current != session.id
+
+
+def session_rows(replies: Iterable[tuple[float, dict[bytes, bytes], int]], now_ms: int) -> list[Session]:
+    """The heartbeat table by worker name, from each session's last beat, record and number of batches.
+
+    A record that cannot be read is nobody's, and must not stop the others.
+    """
+    sessions: list[Session] = []
+    for beat, fields, batches in replies:
+        with contextlib.suppress(MessageError):
+            sessions.append(_session(fields, int(beat), now_ms, batches))
+    return sorted(sessions, key=lambda session: session.worker)
 
 
 def _session(fields: dict[bytes, bytes], beat_ms: int, now_ms: int, batches: int) -> Session:

@@ -8,6 +8,7 @@ from broker.errors import BrokerUnavailableError, ConfigurationError
 from broker.keys import Keys
 from broker.leader import Leadership
 from broker.ledger import Ledger
+from broker.outlook import Lookout
 from broker.queries import Queries
 from broker.results import START, LiveStream, OutputStream
 from broker.scaling import Scale
@@ -40,6 +41,10 @@ class Store:
     def leadership(self, token: str, lease_s: float) -> Leadership:
         """A driver's claim to lead."""
         return Leadership(self.redis, self.keys, self.url, token, lease_s)
+
+    def lookout(self) -> Lookout:
+        """A leader's look at all of it."""
+        return Lookout(self.redis, self.keys, self.url, self.sessions)
 
     def has_leader(self) -> bool:
         """Whether a driver leads now."""

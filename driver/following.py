@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
 from broker.errors import BrokerUnavailableError
@@ -41,8 +41,8 @@ def follow(
     obstacle: Callable[[str], str | None],
     late: Callable[[float, str], str],
     timeout: float | None,
-) -> Iterator[ItemT]:
-    """What a source has to say, until all outputs of the job are among it.
+) -> Generator[ItemT, None, int]:
+    """What a source has to say, until all outputs of the job are among it. Returns how many requests the job has.
 
     `obstacle` says what keeps a model's requests from running, `late` how far the job is after so many seconds.
 
@@ -60,20 +60,35 @@ def follow(
         except BrokerUnavailableError as error:
             raise NotFinishedError(f"job {job_id} is not done after {timeout:g} s: {error}") from error
 
-    while True:
+    def has_all() -> bool:
+        """A sealed job gets no more requests: who has as many outputs need not ask the ledger."""
+        return record.state != JobState.OPEN and seen >= record.submitted
+
+    while not has_all():
         news = insist(lambda: source.read(_wait_s(deadline)))
         yield from news
         seen += sum(isinstance(item, Output) for item in news)
-        if not news or seen >= record.submitted:
+        if not has_all() and (not news or seen >= record.submitted):
             record = insist(lambda: store.queries.job(job_id))
-        if record.state == JobState.DONE and (seen >= record.submitted or not insist(source.has_more)):
-            return
+        if has_all() or (record.state == JobState.DONE and not insist(source.has_more)):
+            break
         if deadline.is_over:
             raise NotFinishedError(late(timeout or 0.0, record.model))
         if news:
             watch.heard()
         else:
             insist(watch.check)
+    return record.submitted
+
+
+def collect(news: Generator[ItemT, None, int]) -> tuple[list[ItemT], int]:
+    """All news, and what the generator returns."""
+    found: list[ItemT] = []
+    while True:
+        try:
+            found.append(next(news))
+        except StopIteration as end:
+            return found, end.value
 
 
 class _SilenceWatch:

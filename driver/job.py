@@ -1,6 +1,6 @@
 """A submitted job: its progress, its outputs as they finish or in request order, its text as it comes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import msgspec
@@ -12,7 +12,7 @@ from broker.store import Store
 from driver import availability
 from driver.deltas import Delta, TextMerge
 from driver.ending import end_pending
-from driver.following import ItemT, Source, follow
+from driver.following import ItemT, Source, collect, follow
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +115,8 @@ class Job:
             NotFinishedError: the job is not done within `timeout` seconds (also a TimeoutError); it goes on.
             StokerError: some outputs were consumed and trimmed by another reader.
         """
-        outputs = sorted(self.as_completed(timeout), key=lambda output: output.index)
-        total = self._store.queries.job(self.id).submitted
+        found, total = collect(self.follow(self._store.outputs(self.id, START), timeout))
+        outputs = sorted(found, key=lambda output: output.index)
         if len(outputs) < total:
             raise StokerError(
                 f"job {self.id}: {total - len(outputs)} of {total} outputs were trimmed by another reader"
@@ -134,8 +134,11 @@ class Job:
         end_pending(self._store, self.id, "cancelled", "the job was cancelled")
         return True
 
-    def follow(self, source: Source[ItemT], timeout: float | None) -> Iterator[ItemT]:
-        """What a source of the job's news has to say, until all outputs are among it; see `as_completed`."""
+    def follow(self, source: Source[ItemT], timeout: float | None) -> Generator[ItemT, None, int]:
+        """What a source of the job's news has to say, until all outputs are among it; see `as_completed`.
+
+        Returns how many requests the job has.
+        """
         return follow(self._store, self.id, source, obstacle=self._obstacle, late=self._late, timeout=timeout)
 
     def _late(self, timeout: float, model: str) -> str:

@@ -29,8 +29,9 @@ from driver.snapshot import Assignment, WorkerView
 logger = logging.getLogger(__name__)
 
 LEAD_S = 3.0  # the lease of the lead
+RENEW_AFTER_S = LEAD_S / 3
 OUTAGE_PAUSE_S = 0.5
-MIN_TICK_PERIOD_S = 0.01
+MAX_REST_S = 0.01  # after a tick
 
 
 class DriverService:
@@ -42,6 +43,7 @@ class DriverService:
         self._clock = clock
         self._app: Celery = create_app(store.settings)
         self._leadership = store.leadership(uuid.uuid4().hex, LEAD_S)
+        self._lookout = store.lookout()
         self._detector = DetectorLimits(
             heartbeat_interval=store.settings.heartbeat_interval,
             heartbeat_timeout=store.settings.heartbeat_timeout,
@@ -97,7 +99,8 @@ class DriverService:
     def tick(self) -> int:
         """One round of a leader's work; a standby only tries to take the lead. Returns batches dispatched."""
         try:
-            self._keep_lead()
+            if not self.leads or self._is_renewal_due():
+                self._keep_lead()
             return self._lead() if self.leads else 0
         except NotLeaderError:
             self.leads = False
@@ -112,29 +115,46 @@ class DriverService:
             logger.info("driver %s", "leads" if leads else "stands by")
         self.leads = leads
 
+    def _is_renewal_due(self) -> bool:
+        """Whether the lease could come too near to its end before the next tick."""
+        before_next_s = min(self._settings.schedule_interval, RENEW_AFTER_S)
+        return self._clock.now_s() - self._renewed_s > RENEW_AFTER_S - before_next_s
+
     def _wait(self, tick_started_s: float) -> None:
-        """Wait for the next tick: until something has changed, but not so short that a busy system does only this."""
+        """Wait until something has changed, and rest for as long as the tick took: a busy system must not do only this.
+
+        Whatever comes to an idle system finds the rest over.
+        """
         if not self.leads:
             # A standby must not take the wake-ups from the leader.
             self._stopped.wait(self._settings.schedule_interval)
             return
+        ticked_s = self._clock.now_s()
         self._store.queries.wait_for_change(self._settings.schedule_interval)
-        self._stopped.wait(max(0.0, MIN_TICK_PERIOD_S - (self._clock.now_s() - tick_started_s)))
+        rest_until_s = ticked_s + min(ticked_s - tick_started_s, MAX_REST_S)
+        if (left_s := rest_until_s - self._clock.now_s()) > 0:
+            self._stopped.wait(left_s)
 
     def _lead(self) -> int:
-        now_ms = self._store.queries.server_time_ms()
-        sessions = self._store.sessions.table()
-        stopping = self._store.queries.stopping_jobs(now_ms)
+        look = self._lookout.look()
+        if look.leader != self._leadership.token:
+            self._keep_lead()  # the lease was lost, or taken away; where nobody else has it, it is ours again
+            if not self.leads:
+                return 0
         self._mind_stalls()
-        self._reconciler.end_stopped(stopping)
-        if self._is_reconciling_due():
-            self._store.ledger.configure(self._leadership.token, self._settings.policy())
+        self._reconciler.end_stopped(look.stopping)
+        is_reconciling = self._is_reconciling_due()
+        if is_reconciling:
             self._mind_restarts()
-            self._reconciler.reconcile(sessions, now_ms, trust_silence=self._silence_of_clients.counts)
-            self._capacity.step(self._leadership.token, sessions)
+        sessions = look.sessions
         if self._recovery.recover(sessions, trust_silence=self._silence_of_workers.counts):
-            sessions = self._store.sessions.table()
-        return self._schedule(self._planner.workers(sessions), stopping, now_ms)
+            sessions = self._lookout.look().sessions
+        dispatched = self._schedule(self._planner.workers(sessions), look.stopping, look.now_ms)
+        if is_reconciling:  # what nobody waits for comes last
+            self._store.ledger.configure(self._leadership.token, self._settings.policy())
+            self._reconciler.reconcile(sessions, look.now_ms, trust_silence=self._silence_of_clients.counts)
+            self._capacity.step(self._leadership.token, sessions)
+        return dispatched
 
     def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str], now_ms: int) -> int:
         if not any(worker.has_room for worker in workers):
@@ -147,7 +167,7 @@ class DriverService:
         return sum(self._dispatch(assignment) for assignment in plan.assignments)
 
     def _dispatch(self, assignment: Assignment) -> bool:
-        if self._clock.now_s() - self._renewed_s > LEAD_S / 3:
+        if self._clock.now_s() - self._renewed_s > RENEW_AFTER_S:
             self._keep_lead()  # many dispatches in one tick must not outlast the lease
         batch_id = str(uuid.uuid4())
         assigned = self._store.ledger.assign(

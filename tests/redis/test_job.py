@@ -73,6 +73,39 @@ def test_waiting_no_time_at_all_gives_what_is_there(stage):
     assert indices(handle(stage, job).get(0)) == [0, 1]
 
 
+class LateSource:
+    """All outputs come while the last look waits."""
+
+    def __init__(self, stage, job):
+        self._stage = stage
+        self._job = job
+        self._stream = stage.store.outputs(job)
+
+    def read(self, timeout_s):
+        self._stage.commit("", self._job, "", [0, 1])
+        return self._stream.read(timeout_s)
+
+    def has_more(self):
+        return False
+
+
+def test_what_comes_with_the_last_look_is_not_too_late(stage):
+    job = stage.job(2)
+    assert indices(handle(stage, job).follow(LateSource(stage, job), timeout=0)) == [0, 1]
+
+
+def test_who_has_all_outputs_asks_no_more(stage, monkeypatch):
+    """Each question is a round trip that a small job would wait for."""
+    job = stage.job(2)
+    asked = []
+    ask = stage.queries.job
+    monkeypatch.setattr(stage.queries, "job", lambda job_id: asked.append(job_id) or ask(job_id))
+    source = LateSource(stage, job)
+    monkeypatch.setattr(stage.store, "outputs", lambda *_: source)
+    assert indices(handle(stage, job).get(5)) == [0, 1]
+    assert asked == [job]
+
+
 def test_trimmed_outputs_are_missed(stage):
     job = stage.finished_job(3)
     stream = stage.store.outputs(job)

@@ -1,5 +1,7 @@
 """The driver's tick against a real store: who acts, and what one round does."""
 
+from itertools import pairwise
+
 import pytest
 
 from broker.errors import BrokerUnavailableError
@@ -125,6 +127,38 @@ def test_a_standby_takes_over_when_the_lease_is_over(make_service, stage):
     assert not leader.leads
 
 
+@pytest.mark.parametrize(("interval_s", "most_s"), [(0.1, 1.0), (0.5, 1.0), (2.0, 2.0)])
+def test_the_lease_is_renewed_long_before_its_end_and_not_at_every_tick(
+    make_service, clock, monkeypatch, interval_s, most_s
+):
+    service = make_service(schedule_interval=interval_s)
+    renewals = []
+    renew = service._leadership.acquire_or_renew
+    monkeypatch.setattr(service._leadership, "acquire_or_renew", lambda: renewals.append(clock.now_s()) or renew())
+    for _ in range(60):
+        service.tick()
+        clock.advance(interval_s)
+    gaps = [later - earlier for earlier, later in pairwise([*renewals, clock.now_s()])]
+    assert max(gaps) <= most_s + 0.01
+    assert len(renewals) <= 60 * interval_s / most_s + 2
+
+
+@pytest.mark.parametrize(
+    ("tick_s", "change_after_s", "rest_s"),
+    [(0.004, 0.0, 0.004), (0.004, 0.003, 0.001), (0.004, 0.005, None), (0.5, 0.0, 0.01)],
+)
+def test_after_a_tick_it_rests_as_long_as_that_took(service, clock, monkeypatch, tick_s, change_after_s, rest_s):
+    service.tick()
+    rests = []
+    monkeypatch.setattr(service._store.queries, "wait_for_change", lambda timeout_s: clock.advance(change_after_s))
+    with monkeypatch.context() as patch:
+        patch.setattr(service._stopped, "wait", rests.append)
+        started_s = clock.now_s()
+        clock.advance(tick_s)
+        service._wait(started_s)
+    assert rests == ([] if rest_s is None else [pytest.approx(rest_s)])
+
+
 def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
     """It died between the assignment and the message."""
     session, job = stage.worker(), stage.job(1)
@@ -194,14 +228,14 @@ def test_silence_is_not_trusted_after_a_stall_that_no_call_failed_in(service, st
     """Redis stood still for longer than the timeout, and the client's retry hid it."""
     silent = stage.worker()
     service.tick()
-    table = stage.sessions.table
+    look = service._lookout.look
 
     def answer_late():
         clock.advance(12.0)
         stage.age_beat(silent, 12)
-        return table()
+        return look()
 
-    monkeypatch.setattr(stage.sessions, "table", answer_late)
+    monkeypatch.setattr(service._lookout, "look", answer_late)
     service.tick()
     monkeypatch.undo()
     monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)
@@ -222,7 +256,7 @@ def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_b
         service.stop()
 
     monkeypatch.setattr(service._stopped, "wait", pause)
-    monkeypatch.setattr(stage.queries, "server_time_ms", unavailable)
+    monkeypatch.setattr(service._lookout, "look", unavailable)
     service.run()
     monkeypatch.undo()
     monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)
@@ -251,7 +285,7 @@ def test_a_client_that_was_killed_leaves_no_open_job(service, stage):
 def test_after_an_outage_clients_have_the_time_to_be_heard(service, stage, clock, monkeypatch):
     service.tick()
     monkeypatch.setattr(service._stopped, "wait", lambda _: service.stop())
-    monkeypatch.setattr(stage.queries, "server_time_ms", unavailable)
+    monkeypatch.setattr(service._lookout, "look", unavailable)
     service.run()
     monkeypatch.undo()
     monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)

@@ -44,18 +44,19 @@ SETTINGS = {
 class Cluster:
     """Starts with a server only; `stop` ends everything and checks that nothing is left.
 
-    The server keeps its data and its port, and writes every command to the disk before it answers.
+    The server keeps its data and its port, and writes every command to the disk before it answers, or as `fsync` says.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, fsync: str = "always") -> None:
         self.folder = folder
+        self._fsync = fsync
         self.drivers: list[Process] = []
         self.workers: dict[str, Worker] = {}
         self._settings = SETTINGS | dict(settings or {})
         self._lifeline = Lifeline()
         self._commands: list[Process] = []
         self._started = 0
-        self.server = EmbeddedServer(folder=folder / "valkey", fsync="always").start()
+        self.server = EmbeddedServer(folder=folder / "valkey", fsync=fsync).start()
         self.port = self.server.port
         timeout_s = float(self._settings["STOKER_HEARTBEAT_TIMEOUT"])
         self.client = Client(
@@ -204,7 +205,7 @@ class Cluster:
 
     def restart_server(self) -> None:
         """Start the server again on its port, with its data."""
-        self.server = EmbeddedServer(port=self.port, folder=self.folder / "valkey", fsync="always").start()
+        self.server = EmbeddedServer(port=self.port, folder=self.folder / "valkey", fsync=self._fsync).start()
         wait_until(self._server_answers, what="an answer of the server")
 
     # Ending
