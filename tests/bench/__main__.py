@@ -1,19 +1,58 @@
 """`scripts/bench`: measures, and prints what it measured."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tests.bench.everything import ROUNDS, run_all
+from tests.bench.latency import Plan, run_latency
 from tests.bench.memory import measure_memory
+from tests.bench.overhead import run_overhead
 from tests.bench.recovery import measure_crash, measure_lost_host
+from tests.bench.scenario import Report, publish
 from tests.bench.scheduling import measure_scheduling
 from tests.bench.steady import measure_steady
 from tests.bench.summary import Summary
 
 app = typer.Typer(help="Each command prints medians of what it measured in this run.", no_args_is_help=True)
 CACHE = Path("~/.cache/stoker").expanduser()
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, one round, and only the peers that are installed.")]
+Write = Annotated[bool, typer.Option("--write", help="Write the section of docs/benchmarks.md instead of printing it.")]
 Rounds = Annotated[int, typer.Option(help="Repetitions of each measurement.")]
+
+
+@app.command("all")
+def everything(quick: Quick = False, write: Write = False) -> None:
+    """Every comparison with peers, one after the other."""
+    if not run_all(quick=quick, write=write):
+        raise typer.Exit(1)
+
+
+@app.command()
+def overhead(
+    rounds: Rounds = ROUNDS,
+    scale: Annotated[float, typer.Option(help="So many times the usual number of requests.")] = 1.0,
+    quick: Quick = False,
+    write: Write = False,
+) -> None:
+    """Requests per second without a model: Stoker, Celery, RQ, Dramatiq, Ray."""
+    _publish("overhead", run_overhead(rounds, quick=quick, scale=scale), write=write)
+
+
+@app.command()
+def latency(
+    rounds: Rounds = ROUNDS,
+    requests: Annotated[int, typer.Option(help="Of a round, on an idle system.")] = 300,
+    urgent: Annotated[int, typer.Option(help="Of a round, at high priority.")] = 100,
+    waiting: Annotated[int, typer.Option(help="Others that wait meanwhile.")] = 10_000,
+    quick: Quick = False,
+    write: Write = False,
+) -> None:
+    """Milliseconds of one request without a model, idle and past others: Stoker, Celery, RQ, Dramatiq, Ray."""
+    plan = Plan(idle=requests, urgent=urgent, waiting=waiting, rounds=rounds)
+    _publish("latency", run_latency(plan, quick=quick), write=write)
 
 
 @app.command()
@@ -80,6 +119,12 @@ def soak(
     from tests.bench.soak import measure_soak
 
     measure_soak(requests, model, cache_dir)
+
+
+def _publish(name: str, report: Report, *, write: bool) -> None:
+    command = " ".join(("scripts/bench", *(word for word in sys.argv[1:] if word != "--write")))
+    if not publish(name, command, report, write=write):
+        raise typer.Exit(1)
 
 
 def _show(label: str, summary: Summary, unit: str) -> None:

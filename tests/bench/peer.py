@@ -25,7 +25,14 @@ MARK = "BENCH_PEER_MARK"  # every process that a peer starts inherits it
 FSYNC = "everysec"  # as `stoker up` has it
 GRACE_S = 5.0
 PROBE = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
-VERSIONS = "import importlib.metadata as m, sys; print(*[m.version(n) for n in sys.argv[1:]])"
+VERSIONS = """
+import importlib.metadata, sys
+for name in sys.argv[1:]:
+    try:
+        print(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+"""
 
 
 class PeerError(Exception):
@@ -62,8 +69,11 @@ def installed_modules(modules: Sequence[str]) -> frozenset[str]:
 
 
 def peer_versions(distributions: Sequence[str]) -> dict[str, str]:
-    """Versions of installed distributions."""
-    return dict(zip(distributions, _ask(VERSIONS, distributions), strict=True)) if distributions else {}
+    """Versions of these distributions, as far as the peers' Python has them."""
+    if not peers_python().exists():
+        return {}
+    words = _ask(VERSIONS, distributions)
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def run_peer(script: str, arguments: Mapping[str, object], timeout_s: float) -> dict[str, float]:
@@ -85,7 +95,7 @@ def _run(script: str, told: str, folder: Path, timeout_s: float) -> str:
         process = subprocess.Popen(
             [str(peers_python()), str(PEERS / script), told],
             cwd=PEERS,
-            env=_environment(mark),
+            env=peer_environment(mark),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=sink,
@@ -98,13 +108,13 @@ def _run(script: str, told: str, folder: Path, timeout_s: float) -> str:
         finally:
             end_group(process, mark)
     if process.returncode != 0:
-        raise PeerError(f"{script} ended with {process.returncode}: {_last_line(log.read_text('utf-8', 'replace'))}")
+        raise PeerError(f"{script} ended with {process.returncode}: {last_line(log.read_text('utf-8', 'replace'))}")
     return output.decode("utf-8", "replace")
 
 
 def end_group(process: subprocess.Popen[bytes], mark: str) -> None:
     """End the script and everything it has started, also what has left its process group (Ray's servers do)."""
-    left = [process.pid, *_marked(mark)]
+    left = [process.pid, *marked(mark)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         alive = [psutil.Process(pid) for pid in left if psutil.pid_exists(pid)]
         for item in alive:
@@ -115,7 +125,7 @@ def end_group(process: subprocess.Popen[bytes], mark: str) -> None:
                 process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 continue
-        left = _marked(mark)
+        left = marked(mark)
     if process.stdout is not None:
         process.stdout.close()
 
@@ -127,7 +137,8 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-def _marked(mark: str) -> list[int]:
+def marked(mark: str) -> list[int]:
+    """Ids of the processes that inherited this mark."""
     found: list[int] = []
     for process in psutil.process_iter():
         try:
@@ -138,7 +149,7 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def _environment(mark: str) -> dict[str, str]:
+def peer_environment(mark: str) -> dict[str, str]:
     """Ours, without what belongs to Stoker and its Python."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "PYTHON"))}
     path = f"{peers_python().parent}:{kept.get('PATH', '')}"
@@ -147,12 +158,13 @@ def _environment(mark: str) -> dict[str, str]:
 
 def _figures(output: str, script: str) -> dict[str, float]:
     try:
-        return msgspec.json.decode(_last_line(output), type=dict[str, float])
+        return msgspec.json.decode(last_line(output), type=dict[str, float])
     except msgspec.DecodeError as error:
         raise PeerError(f"{script} gave no figures in its last line: {error}") from error
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Where programs say why they end."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else ""
 

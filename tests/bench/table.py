@@ -18,13 +18,15 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     ratio: str = ""  # what stands above Stoker's figure divided by the contender's
 
 
-def comparison_table(comparison: Comparison, columns: Sequence[Column], notes: Mapping[str, str] | None = None) -> str:
-    """A row a contender, in their order; `notes` fill a last column. Failures stand in the table."""
+def comparison_table(
+    comparison: Comparison, columns: Sequence[Column], notes: Mapping[str, str] | None = None, notes_title: str = ""
+) -> str:
+    """A row a contender; `notes` fill a last column, below `notes_title`. Failures stand in the table."""
     head = [""]
     for column in columns:
         head += [column.title, *([column.ratio] if column.ratio else [])]
     if notes:
-        head.append("")
+        head.append(notes_title)
     rows = [_row(comparison, result, columns, notes) for result in comparison.results]
     return table(head, rows)
 
