@@ -11,6 +11,7 @@ from tests.bench.latency import Plan, run_latency
 from tests.bench.memory import measure_memory
 from tests.bench.overhead import run_overhead
 from tests.bench.recovery import measure_crash, measure_lost_host
+from tests.bench.scale import run_million, run_scale, run_start_up
 from tests.bench.scenario import Report, publish
 from tests.bench.scheduling import measure_scheduling
 from tests.bench.steady import measure_steady
@@ -53,6 +54,24 @@ def latency(
     """Milliseconds of one request without a model, idle and past others: Stoker, Celery, RQ, Dramatiq, Ray."""
     plan = Plan(idle=requests, urgent=urgent, waiting=waiting, rounds=rounds)
     _publish("latency", run_latency(plan, quick=quick), write=write)
+
+
+@app.command()
+def scale(quick: Quick = False, write: Write = False) -> None:
+    """One to eight workers, and what the heartbeats of hundreds cost Redis and the driver."""
+    _publish("scale", run_scale(quick), write=write)
+
+
+@app.command()
+def million(quick: Quick = False, write: Write = False) -> None:
+    """The memory of each process while a million requests go through."""
+    _publish("million", run_million(quick), write=write)
+
+
+@app.command("start-up")
+def start_up(quick: Quick = False, write: Write = False) -> None:
+    """Seconds until the first output of a cold system, and the like."""
+    _publish("start-up", run_start_up(quick), write=write)
 
 
 @app.command()

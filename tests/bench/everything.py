@@ -4,12 +4,16 @@ import typer
 
 from tests.bench.latency import Plan, run_latency
 from tests.bench.overhead import run_overhead
+from tests.bench.scale import run_million, run_scale, run_start_up
 from tests.bench.scenario import Scenario, publish
 
 ROUNDS = 5
 SCENARIOS = (
     Scenario(name="overhead", command="scripts/bench overhead", run=lambda quick: run_overhead(ROUNDS, quick=quick)),
     Scenario(name="latency", command="scripts/bench latency", run=lambda quick: run_latency(Plan(), quick=quick)),
+    Scenario(name="scale", command="scripts/bench scale", run=run_scale),
+    Scenario(name="million", command="scripts/bench million", run=run_million),
+    Scenario(name="start-up", command="scripts/bench start-up", run=run_start_up),
 )
 
 
