@@ -9,10 +9,12 @@ from tests.bench.comparison import Comparison, compare
 from tests.bench.contender import Contender
 from tests.bench.latency_stoker import idle_latencies, urgent_latencies
 from tests.bench.peer import FSYNC, Peer, peer_versions
+from tests.bench.plot import bars
 from tests.bench.scenario import Report, chosen, report_of
 from tests.bench.table import Column, comparison_table, number
 
 STOKER = "Stoker"
+PLOT = "bench-latency.svg"
 P50_GOAL_MS, P99_GOAL_MS = 5.0, 20.0
 IDLE = {
     "Celery, `delay().get()`": Peer(script="celery_latency.py", modules=("celery", "redis")),
@@ -55,7 +57,8 @@ def run_latency(plan: Plan, *, quick: bool = False) -> Report:
         quick=quick,
     )
     versions = peer_versions(("celery", "rq", "dramatiq", "ray"))
-    report = report_of(idle, body(plan, idle, urgent), versions)
+    plots = {PLOT: bars(idle, "p50_ms", "Milliseconds of one request on an idle system, p50")}
+    report = report_of(idle, body(plan, idle, urgent), versions, plots)
     return msgspec.structs.replace(report, failures=(*idle.failures, *urgent.failures))
 
 
@@ -69,6 +72,7 @@ def body(plan: Plan, idle: Comparison, urgent: Comparison) -> str:
             f"**On an idle system**, {plan.idle} a round",
             comparison_table(idle, COLUMNS),
             verdict(idle),
+            f"![Median milliseconds of all, logarithmic]({PLOT})",
             f"**At high priority, while {plan.waiting:,} others wait** (at least half of them to the end),"
             f" {plan.urgent} a round",
             comparison_table(urgent, COLUMNS),

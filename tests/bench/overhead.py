@@ -8,6 +8,7 @@ from tests.bench.comparison import Comparison, compare
 from tests.bench.contender import Contender
 from tests.bench.overhead_stoker import OverheadBench
 from tests.bench.peer import FSYNC, Peer, peer_versions
+from tests.bench.plot import bars
 from tests.bench.scenario import Report, report_of
 from tests.bench.summary import Summary
 from tests.bench.table import Column, comparison_table, spread
@@ -16,6 +17,7 @@ STOKER, CELERY, CELERY_LISTS = "Stoker", "Celery, a task a request", "Celery, a 
 GOALS = {CELERY: 20.0, CELERY_LISTS: 0.5}
 WARM_UP = 1_000
 QUICK = 128  # requests
+PLOT = "bench-overhead.svg"
 DISTRIBUTIONS = ("celery", "rq", "dramatiq", "ray")
 _CELERY = Peer(script="celery_overhead.py", modules=("celery", "redis"))
 _RAY = Peer(script="ray_overhead.py", modules=("ray", "pyarrow"))
@@ -91,7 +93,8 @@ def run_overhead(rounds: int, *, quick: bool = False, scale: float = 1.0) -> Rep
     contenders = [entry.contender(name, entry.requests) for name, entry in entries.items()]
     comparison = compare(contenders, 1 if quick else rounds)
     requests = {name: entry.requests for name, entry in entries.items()}
-    return report_of(comparison, body(comparison, requests), peer_versions(DISTRIBUTIONS))
+    plots = {PLOT: bars(comparison, "requests_per_s", "Requests per second without a model")}
+    return report_of(comparison, body(comparison, requests), peer_versions(DISTRIBUTIONS), plots)
 
 
 def body(comparison: Comparison, requests: Mapping[str, int]) -> str:
@@ -108,6 +111,7 @@ def body(comparison: Comparison, requests: Mapping[str, int]) -> str:
             " 64, the fastest of what was tried; RQ's is a `SimpleWorker`, which does not fork for each job; Dramatiq"
             " has its 8 threads.",
             comparison_table(comparison, columns, keeps, "what it keeps"),
+            f"![Requests per second of all, logarithmic]({PLOT})",
             "\n".join(verdict(name, goal, _ratio(comparison, name)) for name, goal in GOALS.items()),
         )
     )

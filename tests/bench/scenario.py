@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from tests.bench.comparison import Comparison
-from tests.bench.page import write_section
+from tests.bench.page import PAGE, write_section
 from tests.bench.peer import Peer
 from tests.bench.stamp import take_stamp
 
@@ -19,6 +19,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     load_before: float  # load average of the minute before the run
     peers: Mapping[str, str] = {}  # versions by name
     failures: Sequence[str] = ()
+    plots: Mapping[str, str] = {}  # SVG by its file's name in docs/, which the body shows
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,8 @@ def publish(name: str, command: str, report: Report, *, write: bool) -> bool:
     stamp = take_stamp(command, report.rounds, report.load_before, report.peers)
     text = f"{stamp.text()}\n\n{report.body.strip()}"
     if write:
+        for file_name, svg in report.plots.items():
+            (PAGE.parent / file_name).write_text(svg, "utf-8")
         write_section(name, text)
         typer.echo(f"{name}: written to docs/benchmarks.md")
     else:
@@ -48,7 +51,9 @@ def chosen(peers: Mapping[str, Peer], *, quick: bool) -> dict[str, Peer]:
     return {name: peer for name, peer in peers.items() if not quick or peer.is_installed}
 
 
-def report_of(comparison: Comparison, body: str, versions: Mapping[str, str]) -> Report:
+def report_of(
+    comparison: Comparison, body: str, versions: Mapping[str, str], plots: Mapping[str, str] | None = None
+) -> Report:
     """The report of one comparison."""
     return Report(
         body=body,
@@ -56,4 +61,5 @@ def report_of(comparison: Comparison, body: str, versions: Mapping[str, str]) ->
         load_before=comparison.load_before,
         peers=versions,
         failures=comparison.failures,
+        plots=plots or {},
     )
