@@ -9,6 +9,7 @@ import typer
 from tests.bench.everything import ROUNDS, run_all
 from tests.bench.latency import Plan, run_latency
 from tests.bench.memory import measure_memory
+from tests.bench.mix import disagreements, measure_mix
 from tests.bench.overhead import run_overhead
 from tests.bench.recovery import measure_crash, measure_lost_host
 from tests.bench.scale import run_million, run_scale, run_start_up
@@ -89,6 +90,25 @@ def scheduling(
     """Seconds that a small job, and a new worker, wait while a huge job keeps all workers busy."""
     for label, summary in measure_scheduling(workers, requests, rounds).items():
         _show(label, summary, "s")
+
+
+@app.command()
+def mix(
+    workers: Annotated[int, typer.Option()] = 8,
+    seconds: Annotated[float, typer.Option(help="As long as all slots are in use.")] = 60.0,
+) -> None:
+    """Order and shares of a mix of jobs, by real workers and by the simulation. Exit code 1 when they disagree."""
+    found = measure_mix(workers, seconds)
+    typer.echo(f"all done after {found.real_s:.1f} s; simulated: {found.simulated_s:.1f} s")
+    typer.echo(f"rank correlation of the ends: {found.rank_correlation:.3f}; {', '.join(found.real_order)}")
+    for what, shares in (("job", found.jobs), ("user", found.users)):
+        for share in shares:
+            name = f"{what} {share.name!r} in class {share.priority}"
+            typer.echo(f"{name:42} {share.real:.3f} of its class's tokens; simulated: {share.simulated:.3f}")
+    for sentence in (problems := disagreements(found)):
+        typer.echo(sentence, err=True)
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -1,9 +1,14 @@
 """Order, shares and placement with real processes; the policies themselves are tested in simulation."""
 
 from driver import SamplingParams
+from tests.simulate.agreement import compare
+from tests.simulate.mix import simulate_mix
+from tests.simulate.real import run_mix
+from tests.support.cluster import TOKENS_PER_S
 from tests.support.waiting import wait_until
 
 HUGE = 600  # requests of a second each: about nine seconds of the cluster's work
+MIXED_TOKENS = 24_000  # four seconds
 
 
 def submit(cluster, count, *, max_tokens=100, **options):
@@ -62,3 +67,12 @@ def test_a_worker_that_joins_gets_work_of_a_running_job(cluster):
     huge.cancel()
     huge.get(30)
     cluster.end_worker("c")
+
+
+def test_a_mix_of_jobs_ends_in_the_order_and_with_the_shares_of_the_simulation(cluster):
+    """A short form of what `scripts/bench mix` does with eight workers."""
+    simulated = simulate_mix(MIXED_TOKENS, gpus=2, slots=32, tokens_per_s=TOKENS_PER_S)
+    found = compare(simulated, run_mix(cluster, MIXED_TOKENS, 60), clearly=0.1)
+    assert not found.too_early
+    assert not found.swapped, found
+    assert [share for share in found.users if share.priority == 0 and share.difference > 0.25] == []

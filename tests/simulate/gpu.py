@@ -27,11 +27,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu:
-    """Requests run in `slots`, the others queue; `alone` is the speed of one request, in tokens per second."""
+    """Requests run in `slots`, the others queue; `alone` is the speed of one request, in tokens per second.
 
-    def __init__(self, *, slots: int, alone: float) -> None:
+    In company of `half` each goes half as fast; with an infinite `half` company costs nothing.
+    """
+
+    def __init__(self, *, slots: int, alone: float, half: float = HALF) -> None:
         self.slots = slots
         self.alone = alone
+        self._half = half
         self.done_tokens = 0.0  # generated, of all requests
         self.version = 0
         self._at_s = 0.0
@@ -93,7 +97,7 @@ class Gpu:
         heappush(self._running, (self._progress + work.effort, next(self._order), work))
 
     def _rate(self, running: int) -> float:
-        return self.alone / (1 + (running - 1) / (HALF - 1))
+        return self.alone / (1 + (running - 1) / (self._half - 1))
 
     def _advance(self, now_s: float) -> None:
         running = len(self._running)

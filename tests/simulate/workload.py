@@ -15,7 +15,10 @@ LAST = 0.05  # of a job's requests are its end
 
 
 class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of `count` requests that arrives at `at_s`."""
+    """A job of `count` requests that arrives at `at_s`.
+
+    Their prompt and output tokens are `lengths`, and `max_tokens` then is what each will have; without, both are drawn.
+    """
 
     count: int
     at_s: float = 0.0
@@ -25,10 +28,17 @@ class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 0.0
     end_sorted: bool = False  # its last requests come by the length that they will have, which nobody can know
     seed: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    def most_tokens(self, index: int) -> int:
+        """`max_tokens` of a request."""
+        return self.lengths[index][1] if self.lengths else MAX_TOKENS
 
 
 def lengths_of(number: int, job: SimulatedJob) -> list[tuple[int, int]]:
     """Prompt and output tokens of a job's requests; the same every time."""
+    if job.lengths:
+        return list(job.lengths)
     drawn = random.Random(number + 1000 * job.seed).choices(LENGTHS, k=job.count)
     last = int(job.count * LAST) if job.end_sorted else 0
     return drawn[: job.count - last] + sorted(drawn[job.count - last :], key=lambda length: -length[1])

@@ -72,7 +72,10 @@ class _Job:
     def _request(self, index: int) -> PendingRequest:
         prompt = self.lengths[index][0]
         return PendingRequest(
-            index=index, cost=prompt + MAX_TOKENS, prompt_tokens=prompt, attempts=self.attempts.get(index, 0)
+            index=index,
+            cost=prompt + self.spec.most_tokens(index),
+            prompt_tokens=prompt,
+            attempts=self.attempts.get(index, 0),
         )
 
 
@@ -130,6 +133,7 @@ class World:
         jobs: Sequence[SimulatedJob],
         planner: Schedules,
         deaths: Sequence[tuple[float, int]] = (),
+        measures: type[Measures] = Measures,
     ) -> None:
         """`deaths` are times in seconds at which a worker, by number, crashes; it is back after a while."""
         self._workers = [_Worker(number, gpu) for number, gpu in enumerate(gpus)]
@@ -141,7 +145,7 @@ class World:
         self._batches = 0
         self._open = sum(job.count for job in jobs)
         self._now_s = 0.0
-        self.measures = Measures(list(jobs), sum(gpu.speed for gpu in gpus))
+        self.measures = measures(list(jobs), sum(gpu.speed for gpu in gpus))
         for time_s, worker in deaths:
             self._at(time_s, "death", worker)
 
