@@ -69,6 +69,8 @@ class DriverService:
         self._outage = False
         self._renewed_s = 0.0
         self._ticked_s: float | None = None  # the end of the last tick
+        self._changed = True  # since the last tick, as far as is known
+        self._is_idle = False  # as of the last look: nothing waits, and nothing is in hand
         self._stopped = threading.Event()
         self.leads = False
 
@@ -77,7 +79,8 @@ class DriverService:
         while not self._stopped.is_set():
             started_s = self._clock.now_s()
             try:
-                self.tick()
+                changed, self._changed = self._changed, True  # should this fail half-way, the next must look again
+                self.tick(changed=changed)
                 self._outage = False
                 self._wait(started_s)
             except (BrokerError, OperationalError) as error:
@@ -96,12 +99,15 @@ class DriverService:
         """Make `run` return. Safe in a signal handler."""
         self._stopped.set()
 
-    def tick(self) -> int:
-        """One round of a leader's work; a standby only tries to take the lead. Returns batches dispatched."""
+    def tick(self, *, changed: bool = True) -> int:
+        """One round of a leader's work; a standby only tries to take the lead. Returns batches dispatched.
+
+        Where nothing has `changed` and there is no work, a leader looks at `detection_interval` only.
+        """
         try:
             if not self.leads or self._is_renewal_due():
                 self._keep_lead()
-            return self._lead() if self.leads else 0
+            return self._lead() if self.leads and self._is_look_due(changed=changed) else 0
         except NotLeaderError:
             self.leads = False
             return 0
@@ -130,10 +136,13 @@ class DriverService:
             self._stopped.wait(self._settings.schedule_interval)
             return
         ticked_s = self._clock.now_s()
-        self._store.queries.wait_for_change(self._settings.schedule_interval)
+        self._changed = self._store.queries.wait_for_change(self._settings.schedule_interval)
         rest_until_s = ticked_s + min(ticked_s - tick_started_s, MAX_REST_S)
         if (left_s := rest_until_s - self._clock.now_s()) > 0:
             self._stopped.wait(left_s)
+
+    def _is_look_due(self, *, changed: bool) -> bool:
+        return changed or not self._is_idle or self._clock.now_s() >= self._reconcile_at_s
 
     def _lead(self) -> int:
         look = self._lookout.look()
@@ -154,6 +163,7 @@ class DriverService:
             self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._reconciler.reconcile(sessions, look.now_ms, trust_silence=self._silence_of_clients.counts)
             self._capacity.step(self._leadership.token, sessions)
+        self._is_idle = not (self._waiting or dispatched or any(row.batches or row.inhand_requests for row in sessions))
         return dispatched
 
     def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str], now_ms: int) -> int:

@@ -84,6 +84,36 @@ def test_a_leader_assigns_and_wakes_the_worker(service, stage):
     assert messages(stage.redis) == [(batch.id, batch.id, job)]
 
 
+def looks(store):
+    """How often records have been read whole so far."""
+    return store.redis.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"]
+
+
+def test_a_leader_without_work_looks_at_the_workers_when_detection_is_due_only(make_service, stage, store, clock):
+    service = make_service(detection_interval=1.0)
+    stage.worker()
+    service.tick()
+    service.tick()
+    before = looks(store)
+    service.tick(changed=False)
+    assert looks(store) == before
+    clock.advance(1.0)
+    service.tick(changed=False)
+    assert looks(store) > before
+
+
+@pytest.mark.parametrize("what", ["waits", "in hand"])
+def test_a_leader_with_work_looks_at_every_tick(make_service, stage, store, what):
+    service = make_service(max_batch_delay=0.0)
+    stage.worker(slots=1)
+    stage.job(3 if what == "waits" else 1)
+    service.tick()
+    service.tick()
+    before = looks(store)
+    service.tick(changed=False)
+    assert looks(store) > before
+
+
 def test_the_next_tick_assigns_nothing_twice(service, stage):
     stage.worker()
     stage.job(3)
