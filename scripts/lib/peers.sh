@@ -14,6 +14,9 @@ ensure_peers() {
   "$(_find_python)" -m venv --clear "$PEERS_VENV"
   "$PEERS_VENV/bin/python" -m pip --disable-pip-version-check install --quiet --requirement "$PEERS_LISTS/requirements.txt" \
     --constraint "$PEERS_LISTS/constraints.txt" || _fail "pip could not install the peers; see its messages above"
+  # It asks for a Celery before the one that is compared, and runs with that.
+  "$PEERS_VENV/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps celery-batches \
+    --constraint "$PEERS_LISTS/constraints.txt" || _fail "pip could not install celery-batches; see its messages above"
   echo "$stamp" >"$PEERS_VENV/.installed"
 }
 

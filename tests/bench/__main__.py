@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from tests.bench.death import run_death
+from tests.bench.efficiency import Sizes, run_efficiency
 from tests.bench.everything import ROUNDS, run_all
+from tests.bench.interruption import Killing
 from tests.bench.latency import Plan, run_latency
 from tests.bench.memory import measure_memory
 from tests.bench.mix import disagreements, measure_mix
@@ -18,6 +21,7 @@ from tests.bench.scheduling import measure_scheduling
 from tests.bench.steady import measure_steady
 from tests.bench.summary import Summary
 
+SIZES = Sizes()
 app = typer.Typer(help="Each command prints medians of what it measured in this run.", no_args_is_help=True)
 CACHE = Path("~/.cache/stoker").expanduser()
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, one round, and only the peers that are installed.")]
@@ -58,6 +62,26 @@ def latency(
 
 
 @app.command()
+def efficiency(
+    requests: Annotated[int, typer.Option(help="Of a round.")] = SIZES.requests,
+    prompt_words: Annotated[int, typer.Option(help="Of the longest prompt.")] = SIZES.prompt_words,
+    new_tokens: Annotated[int, typer.Option(help="Of the longest text.")] = SIZES.new_tokens,
+    threads: Annotated[int, typer.Option(help="Of torch, in each process with a model.")] = SIZES.threads,
+    rounds: Rounds = SIZES.rounds,
+    quick: Quick = False,
+    write: Write = False,
+) -> None:
+    """Tokens per second with a real model: Stoker, transformers' own loop, Celery, celery-batches, Ray."""
+    sizes = Sizes(requests=requests, prompt_words=prompt_words, new_tokens=new_tokens, threads=threads, rounds=rounds)
+    _publish("efficiency", run_efficiency(sizes, quick=quick), write=write)
+
+
+@app.command()
+def death(rounds: Rounds = 5, quick: Quick = False, write: Write = False) -> None:
+    """What a worker's death costs: Stoker, Celery, Ray, RQ."""
+    _publish("death", run_death(Killing(), rounds, quick=quick), write=write)
+
+
 def scale(quick: Quick = False, write: Write = False) -> None:
     """One to eight workers, and what the heartbeats of hundreds cost Redis and the driver."""
     _publish("scale", run_scale(quick), write=write)

@@ -2,6 +2,9 @@
 
 import typer
 
+from tests.bench.death import run_death
+from tests.bench.efficiency import Sizes, run_efficiency
+from tests.bench.interruption import Killing
 from tests.bench.latency import Plan, run_latency
 from tests.bench.overhead import run_overhead
 from tests.bench.scale import run_million, run_scale, run_start_up
@@ -11,6 +14,10 @@ ROUNDS = 5
 SCENARIOS = (
     Scenario(name="overhead", command="scripts/bench overhead", run=lambda quick: run_overhead(ROUNDS, quick=quick)),
     Scenario(name="latency", command="scripts/bench latency", run=lambda quick: run_latency(Plan(), quick=quick)),
+    Scenario(
+        name="efficiency", command="scripts/bench efficiency", run=lambda quick: run_efficiency(Sizes(), quick=quick)
+    ),
+    Scenario(name="death", command="scripts/bench death", run=lambda quick: run_death(Killing(), ROUNDS, quick=quick)),
     Scenario(name="scale", command="scripts/bench scale", run=run_scale),
     Scenario(name="million", command="scripts/bench million", run=run_million),
     Scenario(name="start-up", command="scripts/bench start-up", run=run_start_up),
