@@ -1,5 +1,6 @@
 """The one strict codec: messages to msgpack and back. Unknown fields are ignored, missing or wrong ones refused."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -22,6 +23,11 @@ def encode(message: msgspec.Struct) -> bytes:
         return _encoder.encode(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise MessageError(f"no {type(message).__name__} that can be sent: {error}") from error
+
+
+def pack(values: Sequence[Any]) -> bytes:
+    """Plain values as a list in msgpack, as the Lua commands take it: one argument instead of many."""
+    return _encoder.encode(list(values))
 
 
 def decode(kind: type[MessageT], data: bytes) -> MessageT:

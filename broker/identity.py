@@ -1,5 +1,6 @@
 """When two requests must have the same text: a digest of all that it follows from. Pure."""
 
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -20,13 +21,21 @@ def digest(request: Request) -> bytes:
     That is sampling without a seed, where each text is drawn anew, and a request whose text is wanted as it comes.
     """
     params = request.params
-    is_greedy = params.temperature == 0
-    if request.stream or not (is_greedy or params.seed is not None):
+    if request.stream or not (params.temperature == 0 or params.seed is not None):
         return b""
-    # By value, not as it is sent: there 0 and 0.0 differ, and a default that is given from one that is left out.
-    chosen = [None if is_greedy and name in _SAMPLING_ONLY else _plain(name, getattr(params, name)) for name in _FIELDS]
     prompt = (request.prompt, request.messages, request.input_ids, request.return_input_ids)
-    return blake2b(msgspec.msgpack.encode((prompt, chosen)), digest_size=DIGEST_BYTES).digest()
+    return blake2b(msgspec.msgpack.encode((prompt, _chosen(params))), digest_size=DIGEST_BYTES).digest()
+
+
+@lru_cache(maxsize=256)
+def _chosen(params: SamplingParams) -> msgspec.Raw:
+    """What of the parameters counts: by value, and so not as it is sent.
+
+    There 0 and 0.0 differ, and a default that is given from one that is left out.
+    """
+    hidden = _SAMPLING_ONLY if params.temperature == 0 else ()
+    values = [None if name in hidden else _plain(name, getattr(params, name)) for name in _FIELDS]
+    return msgspec.Raw(msgspec.msgpack.encode(values))
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from broker import codec, settlement, submission
+from broker import claiming, codec, settlement, submission
 from broker.connection import RedisClient
 from broker.deltas import TextDelta
-from broker.errors import JobNotFoundError, MessageError
+from broker.errors import JobNotFoundError
 from broker.keys import Keys
 from broker.messages import Output, Request
-from broker.records import BatchRecord, ClaimedBatch, ClaimedRequest, CommitResult, Policy, QuarantinedRequest
+from broker.records import BatchRecord, ClaimedBatch, CommitResult, Policy, QuarantinedRequest
 from broker.scripts import Scripts
 
 QUARANTINE_TTL_MS = 7 * 86_400_000
@@ -62,8 +62,7 @@ class Ledger:
         """
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced, weight]
-        for request in requests:
-            args += submission.fields(request)
+        args += submission.fields(requests)
         reply = self._scripts.run("submit", submission.keys(self._keys, job_id), args)
         if isinstance(reply, list):
             raise submission.refusal(reply).error(user)
@@ -120,8 +119,7 @@ class Ledger:
             self._keys.waiting,
         ]
         args: list[Any] = [token, session_id, batch_id, job_id, int(isolated)]
-        for index, expected in zip(indices, tokens or [""] * len(indices), strict=True):
-            args += [index, expected]
+        args += [codec.pack(indices), codec.pack(tokens) if tokens else b""]
         assigned = int(self._scripts.run("assign", keys, args))
         if assigned == -1:
             raise NotLeaderError
@@ -144,20 +142,7 @@ class Ledger:
         reply = self._scripts.run("claim", keys, [batch_id, session_id, job_id])
         if reply is None:
             return None
-        cancelled, deadline_ms, *flat = reply
-        requests: list[ClaimedRequest] = []
-        unreadable: list[tuple[int, str]] = []
-        for row in zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
-            try:
-                requests.append(_claimed(*row))
-            except MessageError as error:
-                unreadable.append((int(row[0]), str(error)))
-        return ClaimedBatch(
-            requests=tuple(sorted(requests, key=lambda item: item.index)),
-            unreadable=tuple(unreadable),
-            cancelled=bool(cancelled),
-            deadline_s=int(float(deadline_ms)) / 1000 if deadline_ms else None,
-        )
+        return claiming.batch(reply)
 
     def checkpoint(self, batch_id: str, job_id: str, session_id: str, tokens: Mapping[int, tuple[int, ...]]) -> int:
         """Save the tokens that requests have so far. Returns how many were still this batch's."""
@@ -183,7 +168,7 @@ class Ledger:
         """
         result, rest = CommitResult(accepted=0, dropped=0, job_done=False, shared=0), outputs
         while True:
-            args = [job_id, *(field for output in rest for field in settlement.fields(output))]
+            args = [job_id, *settlement.fields(rest)]
             reply = self._scripts.run("commit", settlement.keys(self._keys, job_id, batch_id, session_id), args)
             if reply is None:
                 raise JobNotFoundError(f"job {job_id} is unknown or has expired")
@@ -256,15 +241,6 @@ class Ledger:
             *self._keys.job(job_id).all(),
         ]
         return bool(self._scripts.run("close", keys, [job_id, ttl_s]))
-
-
-def _claimed(index: bytes, payload: bytes, attempts: bytes, tokens: bytes) -> ClaimedRequest:
-    return ClaimedRequest(
-        index=int(index),
-        request=codec.decode(Request, payload),
-        attempts=int(attempts),
-        generated=codec.decode(tuple[int, ...], tokens) if tokens else (),
-    )
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

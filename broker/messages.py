@@ -81,6 +81,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Refuse a request without exactly one non-empty prompt, and types that Python callers may slip in."""
+        if not self._is_plain():
+            self._require_right()
+
+    def _is_plain(self) -> bool:
+        """Whether it is what nearly all are, and right: a text, and nothing else asked for."""
+        prompt: Any = self.prompt
+        return (
+            type(prompt) is str
+            and prompt != ""
+            and is_text(prompt)
+            and self.messages is None
+            and self.input_ids is None
+            and self.return_input_ids is False
+            and self.stream is False
+            and type(self.params) is SamplingParams
+        )
+
+    def _require_right(self) -> None:
         given = [name for name in ("prompt", "messages", "input_ids") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidRequestError(
@@ -121,7 +139,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.input_ids is not None:
             return len(self.input_ids)
         if self.prompt is not None:
-            size = len(self.prompt.encode())
+            size = len(self.prompt) if self.prompt.isascii() else len(self.prompt.encode())
         else:
             size = sum(len(message.content.encode()) + 16 for message in self.messages or ())
         return max(1, size // 4)

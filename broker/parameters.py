@@ -21,14 +21,12 @@ MAX_BIASES = 1024
 MAX_CHOICES = 128
 MAX_ALTERNATIVES = 20
 
-# Name -> least and greatest value. Those in the second table may be None, too.
+# Name -> least and greatest value. None is right where it is the default, and so is not checked.
 _WHOLE_NUMBERS = {
     "max_tokens": (1, MAX_TOKENS_LIMIT),
     "min_tokens": (0, MAX_TOKENS_LIMIT),
     "top_k": (0, MAX_TOKENS_LIMIT),
     "n": (1, MAX_CHOICES),
-}
-_WHOLE_NUMBERS_OR_NONE = {
     "seed": (-SEED_LIMIT, SEED_LIMIT - 1),
     "logprobs": (0, MAX_ALTERNATIVES),
     "truncate_prompt_tokens": (1, MAX_TOKENS_LIMIT),
@@ -78,26 +76,25 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, and types that Python callers may slip in."""
-        for name, (low, high) in _WHOLE_NUMBERS.items():
-            _require_integer(name, getattr(self, name), low, high)
-            self._make_plain(name)
-        for name, (low, high) in _WHOLE_NUMBERS_OR_NONE.items():
-            if getattr(self, name) is not None:
-                _require_integer(name, getattr(self, name), low, high)
-                self._make_plain(name)
-        for name, limits in _NUMBERS.items():
-            if name != "repetition_penalty" or self.repetition_penalty is not None:
-                _require_number(name, getattr(self, name), *limits, above=name in _ABOVE_ZERO)
-                self._make_plain(name)
-        for name in _FLAGS:
-            _require_flag(name, getattr(self, name))
-        self._normalise("stop", _stop_strings(self.stop))
-        self._normalise("stop_token_ids", _stop_tokens(self.stop_token_ids))
-        self._normalise("logit_bias", _biases(self.logit_bias))
+        for name, default in _DEFAULTS:
+            # Most fields of most requests are at their default, which is known to be right.
+            if (value := getattr(self, name)) is not default:
+                self._check(name, value)
         self._refuse_contradictions()
 
-    def _make_plain(self, name: str) -> None:
-        value = getattr(self, name)
+    def _check(self, name: str, value: Any) -> None:
+        if name in _WHOLE_NUMBERS:
+            _require_integer(name, value, *_WHOLE_NUMBERS[name])
+            self._make_plain(name, value)
+        elif name in _NUMBERS:
+            _require_number(name, value, *_NUMBERS[name], above=name in _ABOVE_ZERO)
+            self._make_plain(name, value)
+        elif name in _FLAGS:
+            _require_flag(name, value)
+        else:
+            self._normalise(name, _LISTS[name](value))
+
+    def _make_plain(self, name: str, value: Any) -> None:
         if type(value) not in (int, float):
             self._normalise(name, int(value) if isinstance(value, Integral) else float(value))
 
@@ -113,6 +110,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise UnsupportedParameterError(
                 "echo with logprobs is not offered: there are no log probabilities of the prompt"
             )
+
+
+_DEFAULTS = tuple(zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True))
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:
@@ -170,6 +170,8 @@ def is_text(value: Any) -> bool:
     """Whether a value is text that UTF-8 can hold."""
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:  # half a surrogate pair
@@ -183,6 +185,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
+_LISTS = {"stop": _stop_strings, "stop_token_ids": _stop_tokens, "logit_bias": _biases}
+
+
 def _require_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be true or false, not {shown(value)}")
@@ -194,12 +199,12 @@ def is_whole_number(value: Any) -> bool:
 
 
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
-    if not is_whole_number(value) or not low <= value <= high:
+    if (type(value) is not int and not is_whole_number(value)) or not low <= value <= high:
         raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real)
+    return type(value) in (int, float) or (not isinstance(value, bool) and isinstance(value, Real))
 
 
 def _require_number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:

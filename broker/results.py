@@ -1,6 +1,6 @@
 """Reads a job's outputs from its stream, in completion order, from any point on; and its text as it comes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from broker.keys import Keys
 from broker.messages import Output, OutputSource
 
 START = "0-0"
-PAGE = 512
+PAGE = 256  # entries of the stream, of up to 32 outputs each
 
 
 class OutputStream:
@@ -33,7 +33,7 @@ class OutputStream:
             return []
         entries = reply[0][1]
         self.position = entries[-1][0].decode()
-        return [_output(fields) for _, fields in entries]
+        return _outputs(entries)
 
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
@@ -77,7 +77,7 @@ class LiveStream:
             position = entries[-1][0].decode()
             if key.decode() == outputs.key:
                 outputs.position = position
-                items += [_output(fields) for _, fields in entries]
+                items += _outputs(entries)
             else:
                 self._deltas_position = position
                 items += [codec.decode(TextDelta, fields[b"d"]) for _, fields in entries]
@@ -86,6 +86,16 @@ class LiveStream:
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
         return self._outputs.has_more()
+
+
+def _outputs(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Output]:
+    outputs: list[Output] = []
+    for _, fields in entries:
+        if b"p" in fields:
+            outputs += codec.decode(list[Output], fields[b"p"])
+        else:
+            outputs.append(_output(fields))
+    return outputs
 
 
 def _output(fields: Mapping[bytes, bytes]) -> Output:

@@ -1,5 +1,6 @@
 """What the `commit` command is given of each output, and the sum of its replies. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from broker import codec
@@ -39,11 +40,16 @@ def keys(names: Keys, job_id: str, batch_id: str, session_id: str) -> list[str]:
     ]
 
 
-def fields(output: Output) -> list[Any]:
-    """An output as `commit` takes it: index, payload, whether it failed, tokens of prompt and text."""
-    usage = output.usage
-    failed = int(output.error is not None)
-    return [output.index, codec.encode(output), failed, usage.prompt_tokens, usage.completion_tokens]
+def fields(outputs: Sequence[Output]) -> list[Any]:
+    """Outputs as `commit` takes them: the facts of all, and each one's payload.
+
+    The facts are index, whether it failed, and tokens of prompt and text.
+    """
+    facts: list[int] = []
+    for output in outputs:
+        usage = output.usage
+        facts += (output.index, int(output.error is not None), usage.prompt_tokens, usage.completion_tokens)
+    return [codec.pack(facts), *map(codec.encode, outputs)]
 
 
 def added(result: CommitResult, reply: list[int]) -> tuple[CommitResult, int]:

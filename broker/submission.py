@@ -1,12 +1,15 @@
 """What the `submit` command is given of each request, and what it says when it refuses. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from broker import codec
 from broker.admission import Refusal
-from broker.identity import digest
+from broker.identity import DIGEST_BYTES, digest
 from broker.keys import Keys
 from broker.messages import Request
+
+NO_DIGEST = bytes(DIGEST_BYTES)
 
 
 def keys(names: Keys, job_id: str) -> list[str]:
@@ -37,9 +40,14 @@ def keys(names: Keys, job_id: str) -> list[str]:
     ]
 
 
-def fields(request: Request) -> list[Any]:
-    """A request as `submit` takes it: payload, costs, digest."""
-    return [codec.encode(request), _costs(request), digest(request)]
+def fields(requests: Sequence[Request]) -> list[Any]:
+    """Requests as `submit` takes them: the costs of all, the digests of all, and each one's payload."""
+    digests = [digest(request) for request in requests]
+    return [
+        codec.pack([_costs(request) for request in requests]),
+        b"".join(own or NO_DIGEST for own in digests) if any(digests) else b"",
+        *map(codec.encode, requests),
+    ]
 
 
 def refusal(reply: list[Any]) -> Refusal:
@@ -60,5 +68,6 @@ def refusal(reply: list[Any]) -> Refusal:
 
 
 def _costs(request: Request) -> str:
-    prompt_tokens = request.params.n * request.estimated_prompt_tokens()
-    return f"{request.estimated_tokens()} {prompt_tokens} {request.prefix_key()}"
+    prompt_tokens, params = request.estimated_prompt_tokens(), request.params
+    most_tokens = params.n * (prompt_tokens + params.max_tokens)
+    return f"{most_tokens} {params.n * prompt_tokens} {request.prefix_key()}"

@@ -6,7 +6,8 @@
 -- KEYS 1 leader  2 session  3 session batches  4 batch  5 batch requests  6 job  7 pending  8 assigned  9 costs
 --      10 waiting
 -- ARGV 1 leader token  2 session id  3 batch id  4 job id  5 isolated (0|1: suspects, alone on their worker)
---      then, for each request: index, tokens that it is expected to occupy ('' for all that it may)
+--      6 packed list of the requests' indices  7 packed list of the tokens that each is expected to occupy ('' for
+--      all that they may)
 -- Returns requests assigned (0: none was left, no batch made); -1 not the leader; -2 the session takes no work.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
@@ -15,16 +16,34 @@ if session[1] ~= 'ready' then return -2 end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local count, tokens = 0, 0
-for i = 6, #ARGV, 2 do
-  local index = ARGV[i]
-  if redis.call('ZREM', KEYS[7], index) == 1 then
-    local cost = ARGV[i + 1]
-    if cost == '' then cost = string.match(redis.call('HGET', KEYS[9], index) or '0', '^%d+') end
-    redis.call('HSET', KEYS[8], index, ARGV[3])
-    redis.call('HSET', KEYS[5], index, cost)
-    count = count + 1
-    tokens = tokens + cost
+local PIECE = 2000 -- values for one call, as Lua can give a command so many
+local indices = cmsgpack.unpack(ARGV[6])
+local expected = ARGV[7] ~= '' and cmsgpack.unpack(ARGV[7])
+local count, tokens, seen = 0, 0, {}
+for first = 1, #indices, PIECE do
+  local last = math.min(first + PIECE - 1, #indices)
+  local taken, costs = {}, {}
+  for i, score in ipairs(redis.call('ZMSCORE', KEYS[7], unpack(indices, first, last))) do
+    local index = indices[first + i - 1]
+    if score and not seen[index] then
+      seen[index] = true
+      taken[#taken + 1] = index
+      costs[#taken] = expected and expected[first + i - 1]
+    end
+  end
+  if #taken > 0 then
+    redis.call('ZREM', KEYS[7], unpack(taken))
+    if not expected then costs = redis.call('HMGET', KEYS[9], unpack(taken)) end
+    local owners, sizes = {}, {}
+    for i, index in ipairs(taken) do
+      local cost = tonumber(expected and costs[i] or string.match(costs[i] or '0', '^%d+'))
+      owners[2 * i - 1], owners[2 * i] = index, ARGV[3]
+      sizes[2 * i - 1], sizes[2 * i] = index, cost
+      tokens = tokens + cost
+    end
+    redis.call('HSET', KEYS[8], unpack(owners))
+    redis.call('HSET', KEYS[5], unpack(sizes))
+    count = count + #taken
   end
 end
 if redis.call('EXISTS', KEYS[7]) == 0 then

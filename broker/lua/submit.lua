@@ -14,19 +14,34 @@
 --      20 cache times  21 sharing
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
---      10 weight  then, for each request: payload, costs (tokens that it may occupy, those of them that are its prompt,
---      and a number for how the prompt begins, parted by spaces), digest of all that its text follows from ('' for none)
+--      10 weight  11 packed list with the costs of each request (tokens that it may occupy, those of them that are its
+--      prompt, and a number for how the prompt begins, parted by spaces)  12 the digest of each, of all that its text
+--      follows from, one behind the other, zeros for none; '' where none has one  then, for each request: payload
 -- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests; when refused
 -- {requests of the run that would fit, limit, its value, counted now, wanted, requests and tokens of whom it is for,
 -- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
-local FIXED = 10
+local PAYLOADS = 12 -- arguments before the first
+local PIECE = 2000 -- values for one call, as Lua can give a command so many
 local MAX_FOLLOWERS = 10000 -- of one request, so that its commit does not hold up Redis for long
 local SPEED_MEMORY_MS = 30000 -- as in commit
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local offset, last = tonumber(ARGV[4]), ARGV[5] == '1'
-local count = (#ARGV - FIXED) / 3
+local count = #ARGV - PAYLOADS
+local costs = ARGV[11] == '' and {} or cmsgpack.unpack(ARGV[11])
+local digest_bytes = #ARGV[12] / math.max(count, 1)
+local no_digest = string.rep('\0', digest_bytes)
+local function digest_of(i)
+  local digest = string.sub(ARGV[12], (i - 1) * digest_bytes + 1, i * digest_bytes)
+  return digest ~= no_digest and digest
+end
+
+local function in_pieces(command, key, values)
+  for first = 1, #values, PIECE do
+    redis.call(command, key, unpack(values, first, math.min(first + PIECE - 1, #values)))
+  end
+end
 
 local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model')
 local is_new = not job[1]
@@ -50,15 +65,23 @@ local policy = redis.call('HMGET', KEYS[11], 'share_identical', 'result_cache_tt
 local shares, caches = policy[1] ~= '0', tonumber(policy[2] or '0') > 0
 local model, answered = job[6] or ARGV[2], redis.call('EXISTS', KEYS[17]) == 1
 local source, cached, leads = {}, {}, {}
+if shares then
+  local named = {}
+  for i = known + 1, count do named[#named + 1] = digest_of(i) or nil end
+  for first = 1, #named, PIECE do
+    local found = redis.call('HMGET', KEYS[14], unpack(named, first, math.min(first + PIECE - 1, #named)))
+    for i, lead in ipairs(found) do leads[named[first + i - 1]] = tonumber(lead or nil) end
+  end
+end
 local added, added_tokens, waiting, waiting_tokens = count - known, 0, 0, 0
 for i = known + 1, count do
-  local cost, digest = tonumber(string.match(ARGV[FIXED + 3 * i - 1], '^%d+')), ARGV[FIXED + 3 * i]
-  if digest ~= '' and shares then
-    local lead = leads[digest] or tonumber(redis.call('HGET', KEYS[14], digest))
+  local cost, digest = tonumber(string.match(costs[i], '^%d+')), digest_of(i)
+  if digest and shares then
+    local lead = leads[digest]
     if lead and redis.call('ZCOUNT', KEYS[16], lead, lead) < MAX_FOLLOWERS then source[i] = lead end
     if answered and not source[i] then source[i] = redis.call('HGET', KEYS[17], digest) or nil end
   end
-  if digest ~= '' and caches and model ~= '' and not source[i] then
+  if digest and caches and model ~= '' and not source[i] then
     local name = model .. '\n' .. digest
     local ends = redis.call('ZSCORE', KEYS[20], name)
     if ends and tonumber(ends) > now then source[i] = redis.call('HGET', KEYS[19], name) or nil end
@@ -99,7 +122,7 @@ if user and more_requests + more_tokens > 0 then
     while fits < count do
       local from = source[fits + 1]
       if type(from) ~= 'string' then requests = requests + 1 end
-      if not from then tokens = tokens + string.match(ARGV[FIXED + 3 * (fits + 1) - 1], '^%d+') end
+      if not from then tokens = tokens + string.match(costs[fits + 1], '^%d+') end
       if requests - reserved_requests > room[1] or tokens - reserved_tokens > room[2] then break end
       fits = fits + 1
     end
@@ -127,15 +150,20 @@ if is_new then
 end
 
 local done, from_cache, prompt_tokens, completion_tokens = 0, 0, 0, 0
+local new_payloads, new_costs, new_pending, new_leaders, new_digests = {}, {}, {}, {}, {}
+local function add(values, name, value)
+  local n = #values
+  values[n + 1], values[n + 2] = name, value
+end
 for i = known + 1, count do
-  local index, digest = offset + i - 1, ARGV[FIXED + 3 * i]
+  local index, digest = offset + i - 1, digest_of(i)
   if not source[i] then
-    redis.call('HSET', KEYS[2], index, ARGV[FIXED + 3 * i - 2])
-    redis.call('HSET', KEYS[3], index, ARGV[FIXED + 3 * i - 1])
-    redis.call('ZADD', KEYS[4], index, index)
-    if digest ~= '' and (shares or caches) then
-      redis.call('HSET', KEYS[14], digest, index)
-      redis.call('HSET', KEYS[15], index, digest)
+    add(new_payloads, index, ARGV[PAYLOADS + i])
+    add(new_costs, index, costs[i])
+    add(new_pending, index, index)
+    if digest and (shares or caches) then
+      add(new_leaders, digest, index)
+      add(new_digests, index, digest)
     end
   elseif type(source[i]) == 'number' then
     redis.call('ZADD', KEYS[16], source[i], index)
@@ -151,6 +179,11 @@ for i = known + 1, count do
     if cached[i] then from_cache = from_cache + 1 end
   end
 end
+in_pieces('HSET', KEYS[2], new_payloads)
+in_pieces('HSET', KEYS[3], new_costs)
+in_pieces('ZADD', KEYS[4], new_pending)
+in_pieces('HSET', KEYS[14], new_leaders)
+in_pieces('HSET', KEYS[15], new_digests)
 if done > 0 then
   for _, key in ipairs({ 1, 21 }) do
     redis.call('HINCRBY', KEYS[key], 'shared', done - from_cache)

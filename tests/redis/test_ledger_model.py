@@ -24,7 +24,7 @@ from broker import codec
 from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, WorkerNameTakenError
 from broker.ledger import NotLeaderError
-from broker.messages import JobState, Output, WorkerState
+from broker.messages import JobState, WorkerState
 from broker.records import BeatReply, Cause, JobRecord, Load
 from broker.settings import BrokerSettings
 from broker.store import Store
@@ -442,25 +442,24 @@ class LedgerMachine(RuleBasedStateMachine):
             assert found.checkpoints <= waiting
 
     def _read(self, job):
-        """Everything that the ledger holds of a job, in one round trip."""
+        """Everything that the ledger holds of a job."""
         keys = self.stage.keys.job(job.id)
         pipeline = self.stage.redis.pipeline(transaction=False)
         pipeline.hgetall(keys.record)
         pipeline.zrange(keys.pending, 0, -1)
         pipeline.hgetall(keys.assigned)
         pipeline.get(keys.committed)
-        pipeline.xrange(keys.outputs)
         pipeline.hkeys(keys.requests)
         pipeline.hkeys(keys.costs)
         pipeline.hgetall(keys.attempts)
         pipeline.hkeys(keys.checkpoints)
-        record, pending, assigned, bits, stream, requests, costs, attempts, checkpoints = pipeline.execute()
+        record, pending, assigned, bits, requests, costs, attempts, checkpoints = pipeline.execute()
         return SimpleNamespace(
             record=codec.from_fields(JobRecord, record),
             pending=[int(index) for index in pending],
             assigned={int(index): batch_id for index, batch_id in assigned.items()},
             bits={8 * at + bit for at, byte in enumerate(bits or b"") for bit in range(8) if byte & (128 >> bit)},
-            outputs=[codec.decode(Output, fields[b"o"]) for _, fields in stream],
+            outputs=list(self.stage.store.outputs(job.id).drain()),
             requests={int(index) for index in requests},
             costs={int(index) for index in costs},
             attempts={int(index): int(count) for index, count in attempts.items()},

@@ -18,7 +18,10 @@ def piece(index, offset=0, text="abc"):
 
 
 def published(stage, job):
-    return [item for item in stage.store.live(job).read(0) if isinstance(item, TextDelta)]
+    stream, found = stage.store.live(job), []
+    while items := stream.read(0):
+        found += items
+    return [item for item in found if isinstance(item, TextDelta)]
 
 
 def test_new_text_comes_to_the_readers_in_its_order(stage, session):

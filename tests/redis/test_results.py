@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from broker.results import PAGE
@@ -54,7 +55,8 @@ def test_a_position_can_be_kept_and_used_by_another_reader(stage, store, job):
 
 
 def test_more_than_a_page_is_read_page_by_page(stage, store, job):
-    commit(stage, job, *range(PAGE + 3))
+    for index in range(PAGE + 3):
+        commit(stage, job, index)
     stream = store.outputs(job)
     assert read(stream) == list(range(PAGE))
     assert stream.has_more()
@@ -63,8 +65,21 @@ def test_more_than_a_page_is_read_page_by_page(stage, store, job):
 
 
 def test_drain_reads_all_there_is(stage, store, job):
-    commit(stage, job, *range(PAGE + 3))
+    for index in range(PAGE + 3):
+        commit(stage, job, index)
     assert [item.index for item in store.outputs(job).drain()] == list(range(PAGE + 3))
+
+
+def test_outputs_of_one_commit_share_entries_of_bounded_size(stage, store, job):
+    commit(stage, job, *range(100))
+    stage.commit("", job, "", range(100, 110), "x" * 10_000)
+    commit(stage, job, 110)
+    entries = stage.redis.xrange(stage.keys.job(job).outputs)
+    assert [list(fields) for _, fields in entries] == [[b"p"]] * 7 + [[b"o"]] * 2
+    sizes = [len(msgspec.msgpack.decode(fields[b"p"])) for _, fields in entries[:7]]
+    assert sizes == [32, 32, 32, 4, 3, 3, 3]
+    assert max(len(value) for _, fields in entries for value in fields.values()) <= 32_768
+    assert read(store.outputs(job)) == list(range(111))
 
 
 def test_has_more_counts_from_the_position(stage, store, job):

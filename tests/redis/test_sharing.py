@@ -202,7 +202,8 @@ def test_many_crowds_are_served_one_call_after_the_other(stage, monkeypatch):
 def test_the_first_and_its_follower_in_one_commit(stage):
     job = submit(stage, [greedy()] * 2)
     result = stage.commit("", job, "", [0, 1])
-    assert (result.accepted, result.dropped, result.shared, result.job_done) == (1, 1, 1, True)
+    assert (result.accepted, result.dropped, result.shared, result.job_done) == (2, 0, 0, True)
+    assert stage.results(job) == [output(0), output(1)]  # each has its own, and once only
 
 
 # Requests that come later
