@@ -26,13 +26,16 @@ def create_app(settings: BrokerSettings, session: SessionKeys | None = None) -> 
 
 
 def worker_queue(worker: str) -> Queue:
-    """The worker's queue. Celery publishes to it by name, so a lost binding table does no harm (kombu#1063)."""
+    """The worker's queue. Celery publishes to it by name, so a lost binding table does no harm (kombu#1063).
+
+    What is taken from it is acknowledged by that: the ledger knows what was not begun, and no message needs to be kept.
+    """
     name = queue_name(worker)
-    return Queue(name, routing_key=name)
+    return Queue(name, routing_key=name, no_ack=True)
 
 
 def send_batch(app: Celery, worker: str, batch_id: str, job_id: str) -> None:
-    """Wake a worker for a batch. The message carries ids only: prompts stay in the ledger."""
+    """Wake a worker for a batch once more: `assign` has done so before. The message carries ids only."""
     app.send_task(
         GENERATE_BATCH,
         args=(batch_id, job_id),
@@ -83,7 +86,6 @@ def _config(settings: BrokerSettings, session: SessionKeys | None) -> dict[str, 
         "worker_hijack_root_logger": False,
         "worker_enable_remote_control": True,
         "worker_send_task_events": True,
-        "task_send_sent_event": True,
         "event_queue_expires": 60,
         "control_queue_expires": 300,
         "broker_connection_retry_on_startup": True,

@@ -16,6 +16,8 @@ from broker.keys import Keys
 from broker.messages import Output, Request
 from broker.records import BatchRecord, ClaimedBatch, CommitResult, Policy, QuarantinedRequest
 from broker.scripts import Scripts
+from broker.topology import queue_name
+from broker.wakeup import wakeup
 
 QUARANTINE_TTL_MS = 7 * 86_400_000
 QUARANTINE_LIMIT = 10_000
@@ -97,10 +99,12 @@ class Ledger:
         *,
         isolated: bool = False,
         tokens: Sequence[int] = (),
+        worker: str = "",
     ) -> int:
         """Give pending requests to a session as one batch. Returns how many still were pending (0: no batch).
 
-        `tokens` is what each is expected to occupy; without it, all that it may.
+        `tokens` is what each is expected to occupy; without it, all that it may. `worker`, the session's, is woken;
+        without it nobody is.
 
         Raises:
             NotLeaderError: `token` does not hold the lead.
@@ -117,9 +121,11 @@ class Ledger:
             job.assigned,
             job.costs,
             self._keys.waiting,
+            queue_name(worker),
         ]
         args: list[Any] = [token, session_id, batch_id, job_id, int(isolated)]
         args += [codec.pack(indices), codec.pack(tokens) if tokens else b""]
+        args.append(wakeup(worker, batch_id, job_id) if worker else b"")
         assigned = int(self._scripts.run("assign", keys, args))
         if assigned == -1:
             raise NotLeaderError

@@ -3,11 +3,12 @@
 import logging
 import threading
 import uuid
+from collections import Counter
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from broker.celery_app import create_app, send_batch
+from broker.celery_app import create_app
 from broker.clock import Clock
 from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
@@ -71,6 +72,7 @@ class DriverService:
         self._ticked_s: float | None = None  # the end of the last tick
         self._changed = True  # since the last tick, as far as is known
         self._is_idle = False  # as of the last look: nothing waits, and nothing is in hand
+        self._is_full = False  # some worker takes nothing more
         self._stopped = threading.Event()
         self.leads = False
 
@@ -127,9 +129,10 @@ class DriverService:
         return self._clock.now_s() - self._renewed_s > RENEW_AFTER_S - before_next_s
 
     def _wait(self, tick_started_s: float) -> None:
-        """Wait until something has changed, and rest for as long as the tick took: a busy system must not do only this.
+        """Wait until something has changed.
 
-        Whatever comes to an idle system finds the rest over.
+        Where a worker is full, every output that it gives changes something: then rest for as long as the tick took, so
+        that a busy driver does not do only this, and free places gather for a batch. Who comes to free workers does not wait.
         """
         if not self.leads:
             # A standby must not take the wake-ups from the leader.
@@ -137,8 +140,8 @@ class DriverService:
             return
         ticked_s = self._clock.now_s()
         self._changed = self._store.queries.wait_for_change(self._settings.schedule_interval)
-        rest_until_s = ticked_s + min(ticked_s - tick_started_s, MAX_REST_S)
-        if (left_s := rest_until_s - self._clock.now_s()) > 0:
+        rest_s = min(ticked_s - tick_started_s, MAX_REST_S) if self._is_full else 0.0
+        if (left_s := ticked_s + rest_s - self._clock.now_s()) > 0:
             self._stopped.wait(left_s)
 
     def _is_look_due(self, *, changed: bool) -> bool:
@@ -167,6 +170,7 @@ class DriverService:
         return dispatched
 
     def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str], now_ms: int) -> int:
+        self._is_full = not all(worker.has_room for worker in workers)
         if not any(worker.has_room for worker in workers):
             return 0
         self._waiting = {job.id: job for job in self._store.queries.waiting_jobs(self._waiting)}
@@ -174,6 +178,10 @@ class DriverService:
         plan = self._planner.plan(self._store.queries, workers, waiting, now_ms)
         for late in plan.late:
             end_pending(self._store, late.job_id, "deadline_exceeded", late.reason, pages=PAGES_PER_PASS)
+        given: Counter[str] = Counter()
+        for item in plan.assignments:
+            given[item.session_id] += len(item.indices)
+        self._is_full |= any(given[worker.session_id] >= worker.free_slots for worker in workers)
         return sum(self._dispatch(assignment) for assignment in plan.assignments)
 
     def _dispatch(self, assignment: Assignment) -> bool:
@@ -188,10 +196,8 @@ class DriverService:
             assignment.indices,
             isolated=assignment.isolated,
             tokens=assignment.tokens,
+            worker=assignment.worker,
         )
-        # Dying here leaves a batch that nobody claims; the next leader sends its message again.
-        if assigned:
-            send_batch(self._app, assignment.worker, batch_id, assignment.job_id)
         return assigned > 0
 
     def _is_reconciling_due(self) -> bool:

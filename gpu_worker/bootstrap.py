@@ -27,6 +27,7 @@ from broker.store import Store
 from gpu_worker import tasks
 from gpu_worker.control import Control
 from gpu_worker.engine.catalog import create_engine
+from gpu_worker.events import EventsInGroups
 from gpu_worker.exits import EXIT_CONFIGURATION, EXIT_NAME_TAKEN, end_process
 from gpu_worker.extension import Extension, ExtensionContext
 from gpu_worker.runtime import Runtime
@@ -53,6 +54,8 @@ def main() -> int:
     tasks.register(app)
     panel.register(tasks.answer)
     app.conf.update(_worker_config(settings))
+    steps: Any = app.steps
+    steps["consumer"].add(EventsInGroups)
     process = WorkerProcess(broker, settings, session_id)
     signals.worker_process_init.connect(process.on_init, weak=False)
     signals.worker_process_shutdown.connect(process.on_shutdown, weak=False)

@@ -1,13 +1,14 @@
 -- assign: make a batch of pending requests and give it to one session.
 --
 -- Only the leader may (token compare), and only to a session that is ready. Requests that are no longer pending
--- are left out, so a decision made on a stale snapshot does no harm.
+-- are left out, so a decision made on a stale snapshot does no harm. The message that wakes the worker goes into its
+-- queue in the same step: there is no batch that nobody was told of.
 --
 -- KEYS 1 leader  2 session  3 session batches  4 batch  5 batch requests  6 job  7 pending  8 assigned  9 costs
---      10 waiting
+--      10 waiting  11 the worker's Celery queue
 -- ARGV 1 leader token  2 session id  3 batch id  4 job id  5 isolated (0|1: suspects, alone on their worker)
 --      6 packed list of the requests' indices  7 packed list of the tokens that each is expected to occupy ('' for
---      all that they may)
+--      all that they may)  8 message ('' for none)
 -- Returns requests assigned (0: none was left, no batch made); -1 not the leader; -2 the session takes no work.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
@@ -57,4 +58,5 @@ redis.call('SADD', KEYS[3], ARGV[3])
 redis.call('HINCRBY', KEYS[2], 'isolated', ARGV[5])
 redis.call('HINCRBY', KEYS[2], 'inhand_requests', count)
 redis.call('HINCRBY', KEYS[2], 'inhand_tokens', tokens)
+if ARGV[8] ~= '' then redis.call('LPUSH', KEYS[11], ARGV[8]) end
 return count

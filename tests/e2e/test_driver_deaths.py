@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.support.faults.injected import DIED_BEFORE_SENDING
+from tests.support.faults.injected import DIED_UNTOLD
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
@@ -45,12 +45,12 @@ def current_leader(cluster):
     return wait_until(lambda: next((d for d in cluster.drivers if d.is_running and leads(d)), None))
 
 
-def test_a_batch_whose_driver_died_before_sending_is_sent_by_the_next(cluster):
+def test_a_batch_whose_message_was_lost_with_its_driver_is_sent_by_the_next(cluster):
     cluster.end_drivers()
-    broken = cluster.start_driver(fault="die_before_sending")
+    broken = cluster.start_driver(fault="die_untold")
     asked = requests(8, tokens=20)
     job = cluster.client.submit(asked)
-    assert broken.wait() == DIED_BEFORE_SENDING
+    assert broken.wait() == DIED_UNTOLD
     assert job.progress().running == len(asked) / 2, "assigned to one of the two workers, but nobody was told"
 
     cluster.start_driver()

@@ -80,7 +80,7 @@ def test_a_batch_sent_to_the_wrong_worker_or_with_the_wrong_job_changes_nothing(
 
 def test_a_batch_whose_first_message_names_the_wrong_job_is_not_lost(cluster, celery_app):
     cluster.end_drivers()
-    broken = cluster.start_driver(fault="die_before_sending")
+    broken = cluster.start_driver(fault="die_untold")
     job = cluster.client.submit(asked := requests(4, tokens=20))
     broken.wait()
     rows = cluster.client.workers()
@@ -122,10 +122,10 @@ def test_a_message_that_a_worker_took_and_lost_is_sent_again(cluster):
     assert cluster.session("c").id == before.id
 
 
-def test_a_worker_killed_between_brpop_and_unacked_loses_no_request(cluster, tmp_path):
+def test_a_worker_killed_with_a_message_in_hand_loses_no_request(cluster, tmp_path):
     mark = tmp_path / "between"
     settings = {"STOKER_SERVED_MODEL_NAME": OWN_MODEL, "E2E_MARK_FILE": str(mark)}
-    cluster.start_worker("c", fault="stop_between_brpop_and_unacked", settings=settings)
+    cluster.start_worker("c", fault="stop_with_a_message_in_hand", settings=settings)
     cluster.ready("c")
     asked = requests(4, tokens=20)
     job = cluster.client.submit(asked, model=OWN_MODEL)

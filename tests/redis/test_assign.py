@@ -1,7 +1,14 @@
+import base64
+import json
+import uuid
+
 import pytest
 
+from broker.celery_app import send_batch
 from broker.ledger import NotLeaderError
 from broker.messages import WorkerState
+from broker.topology import queue_name
+from tests.support.celery_queue import messages
 from tests.support.racing import race
 from tests.support.stage import COST, LEADER
 
@@ -44,6 +51,35 @@ def test_what_requests_are_expected_to_take_is_counted_and_given_back(stage):
     assert stage.in_hand(session) == (1, 5, 0)
     stage.ledger.release("b", job, session, count_attempt=False)
     assert stage.in_hand(session) == (0, 0, 0)
+
+
+def queued(redis, worker):
+    """The entries of a worker's queue, with what differs from message to message left out."""
+    entries = [json.loads(entry) for entry in redis.lrange(queue_name(worker), 0, -1)]
+    for entry in entries:
+        entry["body"] = json.loads(base64.b64decode(entry["body"]))
+        assert uuid.UUID(entry["properties"].pop("delivery_tag"))
+        del entry["properties"]["reply_to"], entry["headers"]["origin"]
+    return entries
+
+
+def test_the_worker_gets_the_message_that_celery_would_send(stage, app):
+    session, job = stage.worker("é ü@host"), stage.job(1)
+    assert stage.ledger.assign(LEADER, session, "b", job, [0], worker="é ü@host") == 1
+    (message,) = queued(stage.redis, "é ü@host")
+    stage.redis.delete(queue_name("é ü@host"))
+    send_batch(app, "é ü@host", "b", job)
+    assert [message] == queued(stage.redis, "é ü@host")
+
+
+def test_there_is_no_message_without_a_batch(stage):
+    session, job = stage.worker(), stage.job(1)
+    assign(stage, session, "b", job, [0])
+    for batch in ("b", "c"):
+        assert stage.ledger.assign(LEADER, session, batch, job, [0], worker="gpu0@host") == 0
+    with pytest.raises(NotLeaderError):
+        stage.ledger.assign("another", session, "d", stage.job(1), [0], worker="gpu0@host")
+    assert messages(stage.redis) == []
 
 
 def test_only_the_leader_may_assign(stage):

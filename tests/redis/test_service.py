@@ -177,7 +177,11 @@ def test_the_lease_is_renewed_long_before_its_end_and_not_at_every_tick(
     ("tick_s", "change_after_s", "rest_s"),
     [(0.004, 0.0, 0.004), (0.004, 0.003, 0.001), (0.004, 0.005, None), (0.5, 0.0, 0.01)],
 )
-def test_after_a_tick_it_rests_as_long_as_that_took(service, clock, monkeypatch, tick_s, change_after_s, rest_s):
+def test_while_a_worker_is_full_it_rests_after_a_tick_as_long_as_that_took(
+    service, stage, clock, monkeypatch, tick_s, change_after_s, rest_s
+):
+    stage.worker(slots=4)
+    stage.job(20)
     service.tick()
     rests = []
     monkeypatch.setattr(service._store.queries, "wait_for_change", lambda timeout_s: clock.advance(change_after_s))
@@ -187,6 +191,22 @@ def test_after_a_tick_it_rests_as_long_as_that_took(service, clock, monkeypatch,
         clock.advance(tick_s)
         service._wait(started_s)
     assert rests == ([] if rest_s is None else [pytest.approx(rest_s)])
+
+
+@pytest.mark.parametrize(("count", "rests"), [(0, False), (4, False), (5, True), (20, True)])
+def test_who_comes_to_free_workers_waits_for_no_rest(service, stage, monkeypatch, count, rests):
+    """Four slots, and one more request that waits at the worker."""
+    stage.worker(slots=4)
+    if count:
+        stage.job(count)
+    waits = []
+    for _ in range(2):
+        service.tick()
+        monkeypatch.setattr(service._store.queries, "wait_for_change", lambda timeout_s: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(service._stopped, "wait", waits.append)
+            service._wait(service._clock.now_s() - 0.004)
+    assert waits == ([pytest.approx(0.004)] * 2 if rests else [])
 
 
 def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):

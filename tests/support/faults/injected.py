@@ -5,15 +5,22 @@ import sys
 import time
 from pathlib import Path
 
-DIED_BEFORE_SENDING = 77
+DIED_UNTOLD = 77
 DIED_AT_START = 66
 
 
-def die_before_sending():
-    """A driver that is killed after it has assigned a batch, and before it has sent the message."""
-    import driver.service
+def die_untold():
+    """A driver that is killed after it has assigned a batch, and whose message to the worker is lost."""
+    from broker.ledger import Ledger
 
-    driver.service.send_batch = lambda *_args: os._exit(DIED_BEFORE_SENDING)
+    assign = Ledger.assign
+
+    def assign_and_die(self, *args, **options):
+        if assign(self, *args, **{**options, "worker": ""}):
+            os._exit(DIED_UNTOLD)
+        return 0
+
+    Ledger.assign = assign_and_die
 
 
 def short_leases():
@@ -42,15 +49,19 @@ def lose_first_message():
     Transport._deliver = lossy
 
 
-def stop_between_brpop_and_unacked():
+def stop_with_a_message_in_hand():
     """A worker that stands still where its message is in no key of Redis; `E2E_MARK_FILE` appears when it does."""
-    from kombu.transport.redis import QoS
+    from kombu.transport.redis import Transport
 
-    def stand_still(_self, _message, _tag):
-        Path(os.environ["E2E_MARK_FILE"]).touch()
-        time.sleep(600)
+    deliver = Transport._deliver
 
-    QoS.append = stand_still
+    def stand_still(self, message, queue):
+        if queue.startswith("gpu."):
+            Path(os.environ["E2E_MARK_FILE"]).touch()
+            time.sleep(600)
+        deliver(self, message, queue)
+
+    Transport._deliver = stand_still
 
 
 def fail_everything():

@@ -12,6 +12,7 @@ def test_the_names_on_the_wire_are_stable():
 def test_a_worker_has_a_queue_of_its_own():
     queue = worker_queue("gpu0@host")
     assert (queue.name, queue.routing_key) == ("gpu.gpu0@host", "gpu.gpu0@host")
+    assert queue.no_ack, "the ledger knows what was not begun"
 
 
 def test_the_visibility_timeout_is_the_same_in_all_three_places():
