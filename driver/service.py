@@ -131,8 +131,9 @@ class DriverService:
     def _wait(self, tick_started_s: float) -> None:
         """Wait until something has changed.
 
-        Where a worker is full, every output that it gives changes something: then rest for as long as the tick took, so
-        that a busy driver does not do only this, and free places gather for a batch. Who comes to free workers does not wait.
+        Where a worker is full, every output that it gives changes something: then rest for as long as the tick took,
+        so that a busy driver does not do only this, and free places gather for a batch. Who comes to free workers does
+        not wait.
         """
         if not self.leads:
             # A standby must not take the wake-ups from the leader.
