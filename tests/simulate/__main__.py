@@ -1,14 +1,17 @@
 """`scripts/simulate`: simulates, and prints a table for docs/scheduling.md."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tests.simulate.measures import Results
+from tests.simulate.plots import Sizes, draw
 from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, mixed, simulate
 
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
+SIZES = Sizes()
 Gpus = Annotated[int, typer.Option(help="Simulated GPUs.")]
 Requests = Annotated[int, typer.Option(help="Requests of all jobs together.")]
 Jobs = Annotated[int, typer.Option(help="Jobs, each of another user.")]
@@ -34,6 +37,16 @@ def heterogeneous_command(requests: Requests = 20_000, only: Only = "", seed: Se
 def mixed_command(gpus: Gpus = 100, requests: Requests = 50_000, only: Only = "", seed: Seed = 0) -> None:
     """A huge job, small ones of all priorities behind it, and workers that die."""
     _show(mixed(gpus, requests), only, seed)
+
+
+@app.command()
+def plots(
+    folder: Annotated[Path, typer.Option(help="Where to write them.")] = Path("docs"),
+    gpus: Gpus = SIZES.gpus,
+    requests: Requests = SIZES.requests,
+) -> None:
+    """Simulate what docs/scheduling.md shows, and draw it as SVG files."""
+    draw(folder, Sizes(gpus=gpus, requests=requests), typer.echo)
 
 
 def _show(scenario: Scenario, only: str, seed: int) -> None:

@@ -36,7 +36,7 @@ class Gpu:
         self.slots = slots
         self.alone = alone
         self._half = half
-        self.done_tokens = 0.0  # generated, of all requests
+        self.done_tokens = 0.0  # generated, of all requests, until something last changed
         self.version = 0
         self._at_s = 0.0
         self._progress = 0.0  # of each running request since the beginning of time
@@ -58,6 +58,11 @@ class Gpu:
     def waiting(self) -> int:
         """Requests that queue."""
         return len(self._queue)
+
+    def done_by(self, now_s: float) -> float:
+        """Tokens that are generated until now, of all requests."""
+        running = len(self._running)
+        return self.done_tokens + (running * (now_s - self._at_s) * self._rate(running) if running else 0.0)
 
     def add(self, work: Work, now_s: float) -> bool:
         """Take a request. True when it runs at once."""

@@ -10,7 +10,7 @@ from driver.planner import Planner
 from driver.scheduler import BatchLimits
 from tests.simulate.baselines import FirstComeFirstServed
 from tests.simulate.gpu import Gpu
-from tests.simulate.measures import Results
+from tests.simulate.measures import Measures, Results
 from tests.simulate.workload import SimulatedJob
 from tests.simulate.world import Schedules, World
 
@@ -75,6 +75,11 @@ def drawn_again(scenario: Scenario, *, seed: int = 0, end_sorted: bool = False) 
 
 def simulate(scenario: Scenario, name: str, seed: int = 0) -> Results:
     """Run a scenario under the planner of this name."""
+    return world(scenario, name, seed).run().results()
+
+
+def world(scenario: Scenario, name: str, seed: int = 0, measures: type[Measures] = Measures) -> World:
+    """A scenario that is ready to run under the planner of this name."""
     scenario = drawn_again(scenario, seed=seed, end_sorted=name == ORACLE)
     gpus = [Gpu(slots=SLOTS, alone=ALONE * speed) for speed in scenario.speeds]
-    return World(gpus, scenario.jobs, PLANNERS[name](), scenario.deaths).run().results()
+    return World(gpus, scenario.jobs, PLANNERS[name](), scenario.deaths, measures)

@@ -276,7 +276,7 @@ class World:
             self._at(end_s, "end", (worker, worker.gpu.version))
 
     def _effort(self) -> float:
-        return sum(worker.gpu.done_tokens for worker in self._workers)
+        return sum(worker.gpu.done_by(self._now_s) for worker in self._workers)
 
     def _at(self, time_s: float, kind: str, what: object) -> None:
         self._sent += 1
