@@ -43,7 +43,9 @@ def measure_heartbeats(workers: int, seconds: float) -> dict[str, float]:
                 wait_until(lambda: len(cluster.client.workers()) == workers, OPENING_S, what="all sessions")
                 time.sleep(SETTLE_S)
                 figures = _cpu(cluster, driver.pid, seconds)
-            late = msgspec.json.decode((beating.stdout or sys.stdin).readlines()[-1], type=_Latest)
+            assert beating.stdout is not None
+            with beating.stdout as said:
+                late = msgspec.json.decode(said.readlines()[-1], type=_Latest)
             wait_until(lambda: not cluster.client.workers(), OPENING_S, what="the end of all sessions")
             return figures | {"late_ms": 1000 * late.latest_s}
         finally:

@@ -32,8 +32,8 @@ def test_every_scenario_runs_in_its_short_form(name, monkeypatch):
     monkeypatch.setenv(PYTHON, "no-peers")
     done = CliRunner().invoke(app, [name, "--quick"])
     assert done.exit_code == 0, done.output
-    assert "round 1 of 1: Stoker: " in done.output
-    assert "\n| Stoker | " in done.output
+    assert "  round 1 of 1: " in done.output
+    assert "\n|---|" in done.output
 
 
 @pytest.fixture
