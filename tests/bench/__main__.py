@@ -82,6 +82,7 @@ def death(rounds: Rounds = 5, quick: Quick = False, write: Write = False) -> Non
     _publish("death", run_death(Killing(), rounds, quick=quick), write=write)
 
 
+@app.command()
 def scale(quick: Quick = False, write: Write = False) -> None:
     """One to eight workers, and what the heartbeats of hundreds cost Redis and the driver."""
     _publish("scale", run_scale(quick), write=write)
