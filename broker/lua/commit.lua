@@ -225,7 +225,7 @@ if #accepted > 0 and job[2] == 'running' and done == submitted then
   redis.call('ZADD', KEYS[10], now, ARGV[1])
   complete = 1
 end
-if #freed > 0 then
+if #freed > 0 and redis.call('EXISTS', KEYS[14]) == 1 then -- there is room, and work for it
   redis.call('LPUSH', KEYS[11], 1)
   redis.call('LTRIM', KEYS[11], 0, 0)
 end

@@ -98,13 +98,27 @@ def test_the_session_is_relieved_of_what_it_finished(stage, session):
 
 
 def test_a_commit_that_makes_room_wakes_the_driver(stage, session):
-    job = stage.job(2)
-    batch = stage.batch(session, job, [0])
+    job = stage.job(4)
+    batch = stage.batch(session, job, [0, 1])
     stage.wakes()
-    stage.commit("", job, "", [1])
+    stage.commit("", job, "", [2])
     assert not stage.wakes()
     stage.commit(batch, job, session, [0])
     assert stage.wakes()
+
+
+def test_a_commit_wakes_nobody_while_nothing_waits(stage, session):
+    """The driver would look in vain, and who submits just then would wait until it has looked."""
+    job = stage.job(2)
+    batch = stage.batch(session, job, [0, 1])
+    stage.wakes()
+    stage.commit(batch, job, session, [0])
+    assert not stage.wakes()
+    other = stage.job(1)
+    stage.wakes()
+    stage.commit(batch, job, session, [1])
+    assert stage.wakes()
+    assert stage.pending(other) == [0]
 
 
 def test_a_late_commit_for_a_pending_request_saves_work(stage, session):
