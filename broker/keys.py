@@ -55,6 +55,7 @@ class Keys:
         self._prefix = namespace
         self.jobs = f"{namespace}:jobs"
         self.waiting = f"{namespace}:waiting"
+        self.waiting_changes = f"{namespace}:waiting:changes"
         self.stopping = f"{namespace}:stopping"
         self.closing = f"{namespace}:closing"
         self.load = f"{namespace}:load"

@@ -122,6 +122,7 @@ class Ledger:
             job.costs,
             self._keys.waiting,
             queue_name(worker),
+            self._keys.waiting_changes,
         ]
         args: list[Any] = [token, session_id, batch_id, job_id, int(isolated)]
         args += [codec.pack(indices), codec.pack(tokens) if tokens else b""]
@@ -209,6 +210,7 @@ class Ledger:
             self._keys.wake,
             job.record,
             self._keys.waiting,
+            self._keys.waiting_changes,
         ]
         args = [batch_id, session_id, int(count_attempt), job_id, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
@@ -243,6 +245,7 @@ class Ledger:
             self._keys.closing,
             self._keys.stopping,
             self._keys.waiting,
+            self._keys.waiting_changes,
             self._keys.job(job_id).deltas,
             *self._keys.job(job_id).all(),
         ]

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -59,23 +59,21 @@ class Queries:
             records = self._hashes([self._keys.job(job_id).record for job_id in ids])
         return _readable(JobRecord, records)
 
-    def waiting_jobs(self, known: Mapping[str, WaitingJob] | None = None) -> list[WaitingJob]:
-        """Jobs that have pending requests, by priority and then by age.
-
-        What is `known` from an earlier call, by job id, is not read again: it never changes.
-        """
-        known = known or {}
+    def waiting_jobs(self) -> list[WaitingJob]:
+        """Jobs that have pending requests, by priority and then by age."""
         with broker_errors(self._url):
             members = self._redis.zrange(self._keys.waiting, 0, -1)
-            ids = [member.decode().partition(" ")[0] for member in members]
+        return self.described([member.decode().partition(" ")[0] for member in members])
+
+    def described(self, job_ids: Sequence[str]) -> list[WaitingJob]:
+        """What never changes of these jobs. One that is gone, or cannot be read, is left out."""
+        with broker_errors(self._url):
             pipeline = self._redis.pipeline(transaction=False)
-            unknown = [job_id for job_id in ids if job_id not in known]
-            for job_id in unknown:
+            for job_id in job_ids:
                 pipeline.hmget(self._keys.job(job_id).record, WaitingJob.__struct_fields__)
-            rows = pipeline.execute() if unknown else []
+            rows = pipeline.execute() if job_ids else []
         records = [dict(zip(WaitingJob.__struct_fields__, row, strict=True)) for row in rows]
-        found = {job.id: job for job in _readable(WaitingJob, [_given(record) for record in records])}
-        return [job for job_id in ids if (job := known.get(job_id) or found.get(job_id))]
+        return _readable(WaitingJob, [_given(record) for record in records])
 
     def stopping_jobs(self, now_ms: int) -> set[str]:
         """Jobs that are cancelled or past their deadline: what waits in them must not run."""

@@ -99,6 +99,13 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int = 0  # 0 for none
 
 
+class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that began to wait since the last reading, and the ids of those that do not wait any more."""
+
+    joined: tuple[WaitingJob, ...] = ()
+    left: frozenset[str] = frozenset()
+
+
 class JobFront(msgspec.Struct, frozen=True, kw_only=True):
     """The first pending requests of a job, and where the job stands."""
 

@@ -14,6 +14,7 @@ from broker.results import START, LiveStream, OutputStream
 from broker.scaling import Scale
 from broker.sessions import Sessions
 from broker.settings import BrokerSettings
+from broker.waiting import WaitingJobs
 
 
 class Store:
@@ -37,6 +38,10 @@ class Store:
     def live(self, job_id: str) -> LiveStream:
         """A reader of a job's text as it comes, and of its outputs."""
         return LiveStream(self.redis, self.keys, self.url, job_id)
+
+    def waiting(self) -> WaitingJobs:
+        """A follower of the jobs that wait."""
+        return WaitingJobs(self.redis, self.keys, self.url, self.queries)
 
     def leadership(self, token: str, lease_s: float) -> Leadership:
         """A driver's claim to lead."""

@@ -37,6 +37,7 @@ def keys(names: Keys, job_id: str) -> list[str]:
         names.cache,
         names.cache_times,
         names.sharing,
+        names.waiting_changes,
     ]
 
 

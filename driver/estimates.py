@@ -39,9 +39,14 @@ class Lengths:
         of_model = self._models.get(model, (0.0, 0.0))
         return of_model[1] / of_model[0] if of_model[0] >= ENOUGH else None
 
-    def forget_all_but(self, job_ids: set[str]) -> None:
-        """Forget jobs that wait no more."""
-        self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in job_ids}
+    def longest(self) -> float:
+        """The largest mean of all jobs and models."""
+        rows = [*self._seen.values(), *self._models.values()]
+        return max((tokens / answers for answers, tokens in rows if answers >= ENOUGH), default=0.0)
+
+    def forget(self, job_id: str) -> None:
+        """Forget a job that waits no more."""
+        self._seen.pop(job_id, None)
 
     def _add(self, model: str, answers: int, tokens: int) -> None:
         if answers <= 0:

@@ -1,61 +1,26 @@
 """Whose turn it is: strict priority classes, in a class fair shares of tokens, then the earliest deadline. Pure.
 
 Users share a class equally, or by the weights that the operator gives them; a user's jobs share its part by their own
-weights. It is fair queueing: everybody has a tag, the tokens it was given over its weight; the lowest tag is next; and
-a newcomer starts at the present virtual time, so that it neither waits behind all that was served before it nor makes
-up for it. A job that waits for long without being served rises one class every `ageing_s` seconds, up to the highest
-class that waits: there, fair shares bound what it still has to wait.
+weights (`fair_queue`). A job that waits for long without being served rises one priority every `ageing_s` seconds, and
+counts in the highest class of those that wait which it has reached: there, fair shares bound what it has still to wait.
+
+Nothing here looks at all that wait: a round takes from the front of the order as many as it can use.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
-from itertools import zip_longest
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from typing import TypeVar
 
 from broker.records import WaitingJob
+from driver.fair_queue import FairQueue
+from driver.line import JobKey, Line
+from driver.ranking import Ranking
 
-# Nobody is ahead of, or behind, its fair share by more tokens (over its weight) than this. What it could not use, as
-# no worker served its model, it does not get back later at the cost of everybody else.
-MEMORY_TOKENS = 65_536.0
-NEWCOMER_TOKENS = 1.0
-
-JobKey: TypeAlias = tuple[float, float, int, str]
-
-
-class FairQueue:
-    """Members that share something by weight."""
-
-    def __init__(self) -> None:
-        self._time = 0.0
-        self._tags: dict[str, float] = {}
-        self._newcomers: set[str] = set()
-
-    def tag(self, name: str) -> float:
-        """How much a member had, over its weight; the lowest is next. Of equals, one that had nothing yet is lower."""
-        if name not in self._tags:
-            self._tags[name] = self._time
-            self._newcomers.add(name)
-        return self._bounded(name) - (NEWCOMER_TOKENS if name in self._newcomers else 0.0)
-
-    def charge(self, name: str, tokens: float, weight: float, all_weights: float) -> None:
-        """A member was given so much, while members of `all_weights` together wanted some."""
-        self.tag(name)
-        self._newcomers.discard(name)
-        self._tags[name] = self._bounded(name) + tokens / weight
-        self._time += tokens / all_weights
-
-    def keep(self, names: set[str]) -> bool:
-        """Forget who does not wait any more, unless it is ahead of its share. False when nothing is left to know."""
-        self._tags = {name: tag for name, tag in self._tags.items() if name in names or tag > self._time}
-        self._newcomers &= names
-        return bool(names)
-
-    def _bounded(self, name: str) -> float:
-        return min(max(self._tags[name], self._time - MEMORY_TOKENS), self._time + MEMORY_TOKENS)
+ItemT = TypeVar("ItemT")
 
 
 class Fairness:
-    """What the order remembers from round to round. It lives in the leading driver's memory only.
+    """Who waits, and what the order remembers from round to round. It lives in the leading driver's memory only.
 
     A new leader begins with none of it, which does no harm: all start at one virtual time again, and a job's wait
     counts from when the new leader first saw it.
@@ -64,59 +29,163 @@ class Fairness:
     def __init__(self, ageing_s: float = 60.0, user_weights: Mapping[str, float] | None = None) -> None:
         self.ageing_s = ageing_s
         self._user_weights = user_weights or {}
+        self._waiting: dict[str, WaitingJob] = {}
+        self._lines: dict[int, dict[str, Line]] = {}  # by priority and model
         self._users: dict[int, FairQueue] = {}  # by class
         self._jobs: dict[tuple[int, str], FairQueue] = {}  # by class and user
-        self._unserved_since_s: dict[str, float] = {}  # by job
+        self._risen: dict[str, set[int]] = {}  # job: classes above its own in which it counts
+        self._served: list[WaitingJob] = []  # in the last round
+        self._deadlines: Ranking[int] = Ranking()
 
-    def rank(self, waiting: Iterable[WaitingJob], now_s: float) -> list[tuple[WaitingJob, int]]:
-        """Waiting jobs with their classes, in the order in which they would be served one batch each."""
-        jobs = list(waiting)
-        self._unserved_since_s = {job.id: self._unserved_since_s.get(job.id, now_s) for job in jobs}
-        highest = max((job.priority for job in jobs), default=0)
-        classes: dict[int, dict[str, list[WaitingJob]]] = {}
-        for job in jobs:
-            classes.setdefault(self._level(job, highest, now_s), {}).setdefault(job.user, []).append(job)
-        self._forget(classes)
-        return [(job, level) for level in sorted(classes, reverse=True) for job in self._round(level, classes[level])]
+    def enter(self, job: WaitingJob, now_s: float) -> None:
+        """A job begins to wait."""
+        if job.id in self._waiting:
+            return
+        self._waiting[job.id] = job
+        lines = self._lines.setdefault(job.priority, {})
+        line = lines.get(job.model)
+        if line is None:
+            line = lines[job.model] = Line()
+        self._enter_class(job, job.priority)
+        key = job_key(self.jobs(job.priority, job.user), job)
+        line.add(job, key, self.user_weight(job.user), now_s)
+        line.turns.put(job.user, self.users(job.priority).tag(job.user))
+        if job.deadline_ms:
+            self._deadlines.put(job.id, job.deadline_ms)
+
+    def leave(self, job_id: str) -> None:
+        """A job waits no more, if it did."""
+        job = self._waiting.pop(job_id, None)
+        if job is None:
+            return
+        lines = self._lines[job.priority]
+        lines[job.model].remove(job, self.user_weight(job.user))
+        if not lines[job.model].size:
+            del lines[job.model]
+        if not lines:
+            del self._lines[job.priority]
+        self._fall_back(job)
+        self._leave_class(job, job.priority)
+        self._deadlines.drop(job_id)
+
+    def waiting(self) -> Iterable[str]:
+        """The ids of all jobs that wait."""
+        return self._waiting.keys()
+
+    def count(self, models: Iterable[str]) -> int:
+        """How many jobs wait for one of these models."""
+        return sum(lines[model].size for lines in self._lines.values() for model in models if model in lines)
+
+    def in_order(self, models: Iterable[str], now_s: float) -> Iterator[tuple[WaitingJob, int]]:
+        """The jobs that wait for one of these models, with their classes, as they would be served one batch each.
+
+        They are found one by one: nothing may be changed before the last that is wanted was taken.
+        """
+        for job in self._served:
+            self._fall_back(job)
+        self._served.clear()
+        models = tuple(models)
+        levels = sorted(self._lines, reverse=True)
+        seen: set[str] = set()
+        for place, level in enumerate(levels):
+            own = self._own_jobs([self._lines[level][model] for model in models if model in self._lines[level]])
+            aged = self._aged_jobs(level, levels[place + 1 :], models, now_s)
+            for job_id in _in_turn(iter((own, aged))):
+                if job_id not in seen:
+                    seen.add(job_id)
+                    yield self._at_level(self._waiting[job_id], level)
+
+    def by_deadline(self, now_s: float) -> Iterator[tuple[WaitingJob, int]]:
+        """The jobs that have a deadline, with their classes, the earliest first."""
+        levels = sorted(self._lines)
+        for _, job_id in self._deadlines.in_order():
+            job = self._waiting[job_id]
+            since_s = self._line(job).users[job.user].since_s[job_id]
+            reached = job.priority + int((now_s - since_s) / self.ageing_s)
+            yield job, max(level for level in levels if job.priority <= level <= reached)
 
     def user_weight(self, user: str) -> float:
         """A user's weight beside the other users."""
         return self._user_weights.get(user, 1.0)
 
+    def weight_of_users(self, level: int, models: Iterable[str]) -> float:
+        """Of all users together that have jobs of this class for one of these models."""
+        lines = self._lines.get(level, {})
+        return sum(lines[model].weight for model in models if model in lines)
+
+    def weight_of_jobs(self, level: int, user: str, models: Iterable[str]) -> float:
+        """Of all the user's jobs together, of this class and for one of these models."""
+        lines = self._lines.get(level, {})
+        return sum(lines[model].users[user].weight for model in models if model in lines and user in lines[model].users)
+
     def users(self, level: int) -> FairQueue:
         """The users of a class."""
-        return self._users.setdefault(level, FairQueue())
+        queue = self._users.get(level)
+        if queue is None:
+            queue = self._users[level] = FairQueue()
+        return queue
 
     def jobs(self, level: int, user: str) -> FairQueue:
         """A user's jobs of a class."""
-        return self._jobs.setdefault((level, user), FairQueue())
+        queue = self._jobs.get((level, user))
+        if queue is None:
+            queue = self._jobs[level, user] = FairQueue()
+        return queue
 
-    def serve(self, job_id: str, now_s: float) -> None:
-        """A job was given something, and waits anew."""
-        self._unserved_since_s[job_id] = now_s
+    def served(self, job: WaitingJob, level: int, now_s: float) -> None:
+        """A job was given something in this class, and waits anew."""
+        for line in self._lines.get(level, {}).values():
+            if job.user in line.users:
+                line.turns.put(job.user, self.users(level).tag(job.user))
+        if job.id in self._waiting:
+            line = self._line(job)
+            line.serve(job, now_s)
+            line.users[job.user].turns.put(job.id, job_key(self.jobs(job.priority, job.user), job))
+            self._served.append(job)
 
-    def _level(self, job: WaitingJob, highest: int, now_s: float) -> int:
-        risen = int((now_s - self._unserved_since_s[job.id]) / self.ageing_s)
-        return min(job.priority + risen, highest)
+    def _own_jobs(self, lines: list[Line]) -> Iterator[str]:
+        """Jobs whose own class this is: the first of each user, then the second of each, and so on."""
+        users = _unique(user for _, user in _merged([line.turns.in_order() for line in lines]))
+        return _in_turn(_names(_merged([line.turns_of(user) for line in lines])) for user in users)
 
-    def _round(self, level: int, users: dict[str, list[WaitingJob]]) -> list[WaitingJob]:
-        """The first job of each user, then the second of each, and so on."""
-        ordered: list[list[WaitingJob]] = []
-        for user in sorted(users, key=self.users(level).tag):
-            queue = self.jobs(level, user)
-            ordered.append(sorted(users[user], key=lambda job: job_key(queue, job)))
-        if len(ordered) == 1:
-            return ordered[0]
-        return [job for row in zip_longest(*ordered) for job in row if job is not None]
+    def _aged_jobs(self, level: int, lower: Iterable[int], models: tuple[str, ...], now_s: float) -> Iterator[str]:
+        """Jobs that have risen to this class: of each user the one that waits longest, and so on."""
+        lines = [
+            (self._lines[own][model], now_s - (level - own) * self.ageing_s)
+            for own in lower
+            for model in models
+            if model in self._lines[own]
+        ]
+        users = _unique(user for _, user in _merged([line.waiting_users(until_s) for line, until_s in lines]))
+        return _in_turn(
+            _names(_merged([line.waiting_jobs(user, until_s) for line, until_s in lines])) for user in users
+        )
 
-    def _forget(self, classes: dict[int, dict[str, list[WaitingJob]]]) -> None:
-        kept = {level: queue for level, queue in self._users.items() if queue.keep({*classes.get(level, ())})}
-        self._users = kept
-        self._jobs = {
-            (level, user): queue
-            for (level, user), queue in self._jobs.items()
-            if queue.keep({job.id for job in classes.get(level, {}).get(user, ())})
-        }
+    def _at_level(self, job: WaitingJob, level: int) -> tuple[WaitingJob, int]:
+        if level != job.priority and level not in self._risen.setdefault(job.id, set()):
+            self._risen[job.id].add(level)
+            self._enter_class(job, level)
+        return job, level
+
+    def _fall_back(self, job: WaitingJob) -> None:
+        for level in self._risen.pop(job.id, ()):
+            self._leave_class(job, level)
+
+    def _enter_class(self, job: WaitingJob, level: int) -> None:
+        self.users(level).enter(job.user)
+        self.jobs(level, job.user).enter(job.id)
+
+    def _leave_class(self, job: WaitingJob, level: int) -> None:
+        users, jobs = self.users(level), self.jobs(level, job.user)
+        users.leave(job.user)
+        jobs.leave(job.id)
+        if not users:
+            del self._users[level]
+        if not jobs:
+            del self._jobs[level, job.user]
+
+    def _line(self, job: WaitingJob) -> Line:
+        return self._lines[job.priority][job.model]
 
 
 def job_key(queue: FairQueue, job: WaitingJob) -> JobKey:
@@ -124,57 +193,36 @@ def job_key(queue: FairQueue, job: WaitingJob) -> JobKey:
     return (queue.tag(job.id), job.deadline_ms or float("inf"), job.created_ms, job.id)
 
 
-class Turns:
-    """Hands out turns among jobs in one round: who is next, what it was given, and who wants no more."""
+def _merged(rows: list[Iterator[tuple[ItemT, str]]]) -> Iterable[tuple[ItemT, str]]:
+    """Of several rows in order one in order. Mostly there is one: workers serve one model, and jobs name it."""
+    return rows[0] if len(rows) == 1 else merge(*rows)
 
-    def __init__(self, fairness: Fairness, ranked: Sequence[tuple[WaitingJob, int]], now_s: float) -> None:
-        """`ranked` are jobs with their classes."""
-        self._fairness = fairness
-        self._now_s = now_s
-        self._classes: dict[int, dict[str, list[tuple[JobKey, WaitingJob]]]] = {}
-        for job, level in ranked:
-            heap = self._classes.setdefault(level, {}).setdefault(job.user, [])
-            heap.append((job_key(fairness.jobs(level, job.user), job), job))
-        self._levels = sorted(self._classes, reverse=True)
-        self._users: list[tuple[float, str]] = []
-        self._user_weights = 0.0
-        self._job_weights: dict[str, float] = {}
-        self._enter_class()
 
-    def next(self) -> WaitingJob | None:
-        """Whose turn it is; None when nobody wants any more."""
-        return self._jobs[0][1] if self._users else None
+def _names(items: Iterable[tuple[object, str]]) -> Iterator[str]:
+    return (name for _, name in items)
 
-    def give(self, tokens: float) -> None:
-        """The job whose turn it is was given a batch of so many tokens."""
-        level, user = self._levels[0], self._users[0][1]
-        users, jobs, job = self._fairness.users(level), self._fairness.jobs(level, user), self._jobs[0][1]
-        jobs.charge(job.id, tokens, job.weight, self._job_weights[user])
-        users.charge(user, tokens, self._fairness.user_weight(user), self._user_weights)
-        self._fairness.serve(job.id, self._now_s)
-        heapreplace(self._jobs, (job_key(jobs, job), job))
-        heapreplace(self._users, (users.tag(user), user))
 
-    def leave(self) -> None:
-        """The job whose turn it is wants no more, or can have no more, in this round."""
-        heappop(self._jobs)
-        if not self._jobs:
-            heappop(self._users)
-        if not self._users:
-            self._levels.pop(0)
-            self._enter_class()
+def _unique(names: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for name in names:
+        if name not in seen:
+            seen.add(name)
+            yield name
 
-    @property
-    def _jobs(self) -> list[tuple[JobKey, WaitingJob]]:
-        return self._classes[self._levels[0]][self._users[0][1]]
 
-    def _enter_class(self) -> None:
-        if not self._levels:
-            return
-        users, queue = self._classes[self._levels[0]], self._fairness.users(self._levels[0])
-        for heap in users.values():
-            heapify(heap)
-        self._users = [(queue.tag(user), user) for user in users]
-        heapify(self._users)
-        self._user_weights = sum(map(self._fairness.user_weight, users))
-        self._job_weights = {user: sum(job.weight for _, job in heap) for user, heap in users.items()}
+def _in_turn(rows: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
+    """The first of each row, then the second of each, and so on; no row is touched before its turn."""
+    begun: list[Iterator[ItemT]] = []
+    for row in rows:
+        for item in row:
+            yield item
+            begun.append(row)
+            break
+    while begun:
+        left: list[Iterator[ItemT]] = []
+        for row in begun:
+            for item in row:
+                yield item
+                left.append(row)
+                break
+        begun = left

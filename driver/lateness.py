@@ -5,8 +5,7 @@ as measured. Before it goes the work of the higher classes, over the speed of al
 still run, where a single one runs fastest.
 """
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,6 +14,7 @@ from driver.estimates import Lengths, probable_tokens
 from driver.snapshot import JobView
 
 CERTAINTY = 4.0
+MOST = 100  # given up in one round; the others in the next
 
 
 class Late(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certainly_late(
-    ranked: Sequence[tuple[WaitingJob, int]],
+    by_deadline: Iterable[tuple[WaitingJob, int]],
     ahead: Sequence[JobView],
     lengths: Lengths,
     *,
@@ -33,20 +33,23 @@ def certainly_late(
     request_tokens_per_s: float,
     now_ms: int,
 ) -> list[Late]:
-    """Jobs with a deadline that cannot be met; `ahead` are the first of all jobs, as far as they are known.
+    """Jobs that cannot meet their deadline, of all that have one, the earliest first, with their classes.
 
-    The speeds are those of all workers together and of one request where it is fastest; 0 while they are not known.
+    `ahead` are the first of all jobs, as far as they are known. The speeds are those of all workers together and of one
+    request where it is fastest; 0 while they are not known.
     """
     if not tokens_per_s or not request_tokens_per_s:
         return []
     late: list[Late] = []
-    for job, level in ranked:
-        left_s = (job.deadline_ms - now_ms) / 1000 if job.deadline_ms else inf
-        if left_s == inf or left_s <= 0:
-            continue
-        before_s = sum(view.backlog * probable_tokens(view) for view in ahead if view.level > level) / tokens_per_s
+    work = [(view.level, view.backlog * probable_tokens(view) / tokens_per_s) for view in ahead]
+    most_s = sum(work_s for _, work_s in work) + lengths.longest() / request_tokens_per_s
+    for job, level in by_deadline:
+        left_s = (job.deadline_ms - now_ms) / 1000
+        if CERTAINTY * left_s >= most_s or len(late) >= MOST:
+            break
+        before_s = sum(work_s for above, work_s in work if above > level)
         own_s = (lengths.mean(job.id, job.model) or 0.0) / request_tokens_per_s
-        if before_s + own_s > CERTAINTY * left_s:
+        if left_s > 0 and before_s + own_s > CERTAINTY * left_s:
             late.append(Late(job_id=job.id, reason=_reason(left_s, before_s, own_s)))
     return late
 

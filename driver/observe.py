@@ -1,6 +1,7 @@
 """Reads the ledger and the heartbeat table into the snapshot that the policies decide by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from broker.messages import WorkerState
@@ -35,25 +36,34 @@ def worker_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: Wo
 
 
 def observe(
-    ledger: Fronts, ranked: Sequence[tuple[WaitingJob, int]], workers: tuple[WorkerView, ...], lengths: Lengths
+    ledger: Fronts,
+    ranked: Iterable[tuple[WaitingJob, int]],
+    waiting: int,
+    workers: tuple[WorkerView, ...],
+    lengths: Lengths,
 ) -> Snapshot:
-    """The first of the waiting jobs, in their order, that these workers serve, as far as the workers' room goes.
+    """The first of so many waiting jobs that these workers serve, in their order, as far as the workers' room goes.
 
-    Of each job twice its even share of the room is read, and enough to find requests that are alike.
+    Of each job twice its even share of the room is read, and enough to find requests that are alike. No more jobs are
+    read than there is room for batches, as each needs one, unless all are few.
     """
-    models = {worker.model for worker in workers}
-    served = [(job, level) for job, level in ranked if job.model in models or (workers and not job.model)]
-    room = sum(max(worker.free_slots, 0) for worker in workers)
+    open_workers = [worker for worker in workers if worker.has_room]
+    slots = sum(worker.free_slots for worker in open_workers)
+    batches = max(sum(worker.free_batches for worker in open_workers), min(waiting, MAX_PAGE))
     views: list[JobView] = []
-    start = 0
-    while room > 0 and start < len(served):
-        page = served[start : start + MAX_PAGE]
-        start += len(page)
-        limit = min(max(2 * room // len(page), LOOKAHEAD), MAX_PENDING_READ)
+    line, read = iter(ranked), 0
+    while slots > 0 and batches > 0:
+        page = list(islice(line, min(MAX_PAGE, batches)))
+        if not page:
+            break
+        read += len(page)
+        limit = min(max(2 * slots // len(page), LOOKAHEAD), MAX_PENDING_READ)
         for job_view in _read(ledger, page, limit, lengths):
             views.append(job_view)
-            room -= sum(request.attempts == 0 for request in job_view.pending)
-    return Snapshot(jobs=tuple(views), workers=workers, more_jobs=start < len(served))
+            fresh = sum(request.attempts == 0 for request in job_view.pending)
+            slots -= fresh
+            batches -= fresh > 0
+    return Snapshot(jobs=tuple(views), workers=workers, more_jobs=read < waiting)
 
 
 def _read(ledger: Fronts, page: Sequence[tuple[WaitingJob, int]], limit: int, lengths: Lengths) -> list[JobView]:

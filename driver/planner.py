@@ -3,11 +3,11 @@
 The driver's loop calls it, and so does the simulation (`scripts/simulate`): there is one scheduler.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from broker.records import Session, WaitingJob
+from broker.records import Session, WaitingChanges
 from driver.detector import DetectorLimits
 from driver.estimates import Lengths, WorkerSpeeds
 from driver.fairness import Fairness
@@ -48,13 +48,26 @@ class Planner:
         self._speeds.note(sessions)
         return worker_views(sessions, self._detector, self._speeds)
 
-    def plan(self, ledger: Fronts, workers: tuple[WorkerView, ...], waiting: Sequence[WaitingJob], now_ms: int) -> Plan:
+    def learn(self, changes: WaitingChanges, now_ms: int) -> None:
+        """Jobs have begun to wait, or do not wait any more; `now_ms` is the server's time."""
+        self.forget(changes.left)
+        for job in changes.joined:
+            self._fairness.enter(job, now_ms / 1000)
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Jobs do not wait any more, or must not run."""
+        for job_id in job_ids:
+            self._fairness.leave(job_id)
+            self._lengths.forget(job_id)
+
+    def plan(self, ledger: Fronts, workers: tuple[WorkerView, ...], now_ms: int) -> Plan:
         """The decisions of one round; `now_ms` is the server's time."""
-        ranked = self._fairness.rank(waiting, now_ms / 1000)
-        self._lengths.forget_all_but({job.id for job in waiting})
-        snapshot = observe(ledger, ranked, workers, self._lengths)
+        now_s = now_ms / 1000
+        models = {"", *(worker.model for worker in workers)} if workers else set[str]()
+        ranked, waiting = self._fairness.in_order(models, now_s), self._fairness.count(models)
+        snapshot = observe(ledger, ranked, waiting, workers, self._lengths)
         late = certainly_late(
-            ranked,
+            self._fairness.by_deadline(now_s),
             snapshot.jobs,
             self._lengths,
             tokens_per_s=sum(worker.speed for worker in workers),
@@ -64,5 +77,5 @@ class Planner:
         gone = {item.job_id for item in late}
         jobs = tuple(job for job in snapshot.jobs if job.id not in gone)
         snapshot = msgspec.structs.replace(snapshot, jobs=jobs)
-        assignments = schedule(snapshot, self._fairness, self._memory, self._limits, now_ms / 1000)
+        assignments = schedule(snapshot, self._fairness, self._memory, self._limits, now_s)
         return Plan(assignments=assignments, late=tuple(late))

@@ -12,10 +12,11 @@ import msgspec
 
 from driver.batching import Batch, Front
 from driver.estimates import long_tokens, probable_tokens
-from driver.fairness import Fairness, Turns
+from driver.fairness import Fairness
 from driver.isolation import isolate
 from driver.placement import Demand, Memory, Place, Room
 from driver.snapshot import Assignment, JobView, Snapshot, WorkerView
+from driver.turns import Turns
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,8 @@ def schedule(
     apart = isolate(snapshot.jobs, snapshot.workers, limits.max_attempts)
     workers = [worker for worker in snapshot.workers if worker.session_id not in apart.reserved]
     room = Room(workers, _demand(snapshot), memory, now_s=now_s, max_batch_delay_s=limits.max_batch_delay)
-    turns = Turns(fairness, [(job.job, job.level) for job in snapshot.jobs], now_s)
+    served = {"", *_models(workers)}
+    turns = Turns(fairness, [(job.job, job.level) for job in snapshot.jobs], served, now_s)
     fronts = {job.id: Front(job) for job in snapshot.jobs}
     decided = list(apart.assignments)
     while (job := turns.next()) is not None:

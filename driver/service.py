@@ -12,7 +12,6 @@ from broker.celery_app import create_app
 from broker.clock import Clock
 from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
-from broker.records import WaitingJob
 from broker.store import Store
 from driver.capacity import Capacity
 from driver.detector import DetectorLimits
@@ -60,7 +59,7 @@ class DriverService:
         self._planner = Planner(
             limits, self._detector, ageing_s=settings.ageing, user_weights=settings.weights_of_users
         )
-        self._waiting: dict[str, WaitingJob] = {}  # as of the last round
+        self._waiting = store.waiting()
         self._recovery = Recovery(store, self._detector)
         self._reconciler = Reconciler(store, self._app)
         self._capacity = Capacity(store, settings, self._detector, clock, self._app, scaler)
@@ -174,9 +173,9 @@ class DriverService:
         self._is_full = not all(worker.has_room for worker in workers)
         if not any(worker.has_room for worker in workers):
             return 0
-        self._waiting = {job.id: job for job in self._store.queries.waiting_jobs(self._waiting)}
-        waiting = [job for job in self._waiting.values() if job.id not in stopping]
-        plan = self._planner.plan(self._store.queries, workers, waiting, now_ms)
+        self._planner.learn(self._waiting.read(), now_ms)
+        self._planner.forget(stopping)
+        plan = self._planner.plan(self._store.queries, workers, now_ms)
         for late in plan.late:
             end_pending(self._store, late.job_id, "deadline_exceeded", late.reason, pages=PAGES_PER_PASS)
         given: Counter[str] = Counter()

@@ -5,7 +5,7 @@
 -- queue in the same step: there is no batch that nobody was told of.
 --
 -- KEYS 1 leader  2 session  3 session batches  4 batch  5 batch requests  6 job  7 pending  8 assigned  9 costs
---      10 waiting  11 the worker's Celery queue
+--      10 waiting  11 the worker's Celery queue  12 changes of waiting
 -- ARGV 1 leader token  2 session id  3 batch id  4 job id  5 isolated (0|1: suspects, alone on their worker)
 --      6 packed list of the requests' indices  7 packed list of the tokens that each is expected to occupy ('' for
 --      all that they may)  8 message ('' for none)
@@ -48,7 +48,9 @@ for first = 1, #indices, PIECE do
   end
 end
 if redis.call('EXISTS', KEYS[7]) == 0 then
-  redis.call('ZREM', KEYS[10], ARGV[4] .. ' ' .. (redis.call('HGET', KEYS[6], 'model') or ''))
+  if redis.call('ZREM', KEYS[10], ARGV[4] .. ' ' .. (redis.call('HGET', KEYS[6], 'model') or '')) == 1 then
+    redis.call('XADD', KEYS[12], 'MAXLEN', '~', 10000, '*', ARGV[4], 0)
+  end
 end
 if count == 0 then return 0 end
 

@@ -2,14 +2,16 @@
 --
 -- Its deltas go at once: all that they say is in the outputs.
 --
--- KEYS 1 jobs  2 closing  3 stopping  4 waiting  5 deltas  6.. keys of the job, the job first
+-- KEYS 1 jobs  2 closing  3 stopping  4 waiting  5 changes of waiting  6 deltas  7.. keys of the job, the job first
 -- ARGV 1 job id  2 time to live in seconds
 -- Returns 1 when this call closed the job, 0 when it was closed before.
 
 local first = redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('ZREM', KEYS[4], ARGV[1] .. ' ' .. (redis.call('HGET', KEYS[6], 'model') or ''))
-redis.call('DEL', KEYS[5])
-for i = 6, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+if redis.call('ZREM', KEYS[4], ARGV[1] .. ' ' .. (redis.call('HGET', KEYS[7], 'model') or '')) == 1 then
+  redis.call('XADD', KEYS[5], 'MAXLEN', '~', 10000, '*', ARGV[1], 0)
+end
+redis.call('DEL', KEYS[6])
+for i = 7, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
 return first

@@ -14,6 +14,7 @@
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 assigned  6 committed  7 outputs  8 batch requests  9 session
 --      10 closing  11 wake  12 attempts  13 checkpoints  14 waiting  15 load  16 policy
 --      17 leaders  18 digests  19 followers  20 answers  21 answered  22 cache  23 cache times  24 sharing
+--      25 changes of waiting
 -- ARGV 1 job id  2 packed facts: for each output its index, whether it failed (0|1), prompt tokens, completion tokens
 --      then, for each output: payload
 -- Returns {accepted, dropped, job done (0|1), outputs given to others that waited for the same, outputs of the call that
@@ -190,7 +191,9 @@ if #accepted > 0 then
   flush()
 end
 
-if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('ZREM', KEYS[14], ARGV[1] .. ' ' .. job[4]) end
+if redis.call('EXISTS', KEYS[4]) == 0 and redis.call('ZREM', KEYS[14], ARGV[1] .. ' ' .. job[4]) == 1 then
+  redis.call('XADD', KEYS[25], 'MAXLEN', '~', 10000, '*', ARGV[1], 0)
+end
 if shared > 0 then
   for _, key in ipairs({ 1, 24 }) do
     redis.call('HINCRBY', KEYS[key], 'shared', shared)

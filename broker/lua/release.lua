@@ -4,7 +4,7 @@
 -- if the batch had been claimed: a request that never ran has harmed nobody.
 --
 -- KEYS 1 batch  2 batch requests  3 session  4 session batches  5 pending  6 assigned  7 committed  8 attempts
---      9 wake  10 job  11 waiting
+--      9 wake  10 job  11 waiting  12 changes of waiting
 -- ARGV 1 batch id  2 session id  3 count an attempt (0|1)  4 job id  then: request indices (none: all, and the batch ends)
 -- Returns requests made pending; -1 when the batch is not this session's (any more).
 
@@ -41,7 +41,9 @@ end
 
 if released > 0 then
   local job = redis.call('HMGET', KEYS[10], 'place', 'model')
-  if job[1] then redis.call('ZADD', KEYS[11], job[1], ARGV[4] .. ' ' .. job[2]) end
+  if job[1] and redis.call('ZADD', KEYS[11], job[1], ARGV[4] .. ' ' .. job[2]) == 1 then
+    redis.call('XADD', KEYS[12], 'MAXLEN', '~', 10000, '*', ARGV[4], 1)
+  end
 end
 if #ARGV == 4 then
   redis.call('DEL', KEYS[1], KEYS[2])

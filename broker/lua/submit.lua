@@ -11,7 +11,7 @@
 --
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 jobs  6 wake  7 closing  8 waiting  9 stopping  10 load  11 policy
 --      12 outputs  13 committed  14 leaders  15 digests  16 followers  17 answers  18 answered  19 cache
---      20 cache times  21 sharing
+--      20 cache times  21 sharing  22 changes of waiting
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
 --      10 weight  11 packed list with the costs of each request (tokens that it may occupy, those of them that are its
@@ -197,7 +197,9 @@ submitted = submitted + added
 redis.call('HSET', KEYS[1], 'submitted', submitted, 'touched_ms', now)
 if redis.call('EXISTS', KEYS[4]) == 1 then
   local place = redis.call('HMGET', KEYS[1], 'place', 'model')
-  redis.call('ZADD', KEYS[8], place[1], ARGV[1] .. ' ' .. place[2])
+  if redis.call('ZADD', KEYS[8], place[1], ARGV[1] .. ' ' .. place[2]) == 1 then
+    redis.call('XADD', KEYS[22], 'MAXLEN', '~', 10000, '*', ARGV[1], 1)
+  end
 end
 
 if user then

@@ -81,6 +81,8 @@ class LedgerMachine(RuleBasedStateMachine):
         store.redis.flushall()
         self.stage = Stage(store)
         self.store = store
+        self.follower = store.waiting()
+        self.followed = set()
         self.jobs = {}
         self.batches = {}
         self.sessions = {}
@@ -472,6 +474,13 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {job.id for job in self.stage.queries.open_jobs()} == open_jobs
         waiting = {job.id for job in self.jobs.values() if self.stage.pending(job.id)}
         assert {job.id for job in self.stage.queries.waiting_jobs()} == waiting
+        noted = self.stage.redis.exists(self.stage.keys.waiting_changes)
+        with pytest.MonkeyPatch.context() as patch:
+            if self.followed and noted:
+                patch.setattr(self.follower, "_read_all", None)  # every change was noted
+            changes = self.follower.read()
+        self.followed = (self.followed | {job.id for job in changes.joined}) - changes.left
+        assert self.followed == waiting
         stopping = {job.id for job in self.jobs.values() if job.cancelled and not job.closed}
         assert self.stage.queries.stopping_jobs(self.stage.queries.server_time_ms()) == stopping
         closing = {job.id for job in self.jobs.values() if job.done and not job.closed}

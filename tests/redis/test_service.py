@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import BrokerUnavailableError
 from broker.messages import WorkerState
+from broker.queries import Queries
 from driver.lease import LEASE_S
 from driver.service import LEAD_S, DriverService
 from driver.settings import DriverSettings
@@ -227,13 +228,13 @@ def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
 def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage, monkeypatch):
     stage.worker()
     job = stage.job(1)
-    waiting_jobs = stage.queries.waiting_jobs
+    fronts = Queries.fronts
 
-    def lose_the_lead(known):
+    def lose_the_lead(queries, job_ids, limit):
         stage.redis.set(stage.keys.leader, "another", ex=60)
-        return waiting_jobs(known)
+        return fronts(queries, job_ids, limit)
 
-    monkeypatch.setattr(stage.queries, "waiting_jobs", lose_the_lead)
+    monkeypatch.setattr(Queries, "fronts", lose_the_lead)
     assert service.tick() == 0
     assert not service.leads
     assert stage.pending(job) == [0]

@@ -8,13 +8,14 @@ import typer
 
 from tests.simulate.measures import Results
 from tests.simulate.plots import Sizes, draw
-from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, mixed, simulate
+from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, mixed, simulate, small
 
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
 SIZES = Sizes()
 Gpus = Annotated[int, typer.Option(help="Simulated GPUs.")]
 Requests = Annotated[int, typer.Option(help="Requests of all jobs together.")]
-Jobs = Annotated[int, typer.Option(help="Jobs, each of another user.")]
+Jobs = Annotated[int, typer.Option(help="Jobs.")]
+Users = Annotated[int, typer.Option(help="Users that the jobs are of.")]
 Seed = Annotated[int, typer.Option(help="Draws other lengths.")]
 Only = Annotated[str, typer.Option(help=f"One of {', '.join(PLANNERS)}; all if empty.")]
 
@@ -47,6 +48,12 @@ def plots(
 ) -> None:
     """Simulate what docs/scheduling.md shows, and draw it as SVG files."""
     draw(folder, Sizes(gpus=gpus, requests=requests), typer.echo)
+
+
+@app.command("small")
+def small_command(gpus: Gpus = 8, jobs: Jobs = 50_000, users: Users = 50_000, only: Only = "", seed: Seed = 0) -> None:
+    """Jobs of one request each."""
+    _show(small(gpus, jobs, users), only, seed)
 
 
 def _show(scenario: Scenario, only: str, seed: int) -> None:

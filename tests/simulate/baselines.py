@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from broker.records import Session, WaitingJob
+from broker.records import Session, WaitingChanges, WaitingJob
 from driver.detector import DetectorLimits
 from driver.estimates import WorkerSpeeds
 from driver.observe import Fronts, worker_views
@@ -17,19 +17,27 @@ class FirstComeFirstServed:
     """Jobs in the order of their arrival; requests in order; every worker's window is filled to the end."""
 
     def __init__(self, *, random_workers: bool = False) -> None:
+        self._waiting: dict[str, WaitingJob] = {}
         self._random = random.Random(1) if random_workers else None
 
     def workers(self, sessions: Sequence[Session]) -> tuple[WorkerView, ...]:
         return worker_views(sessions, DetectorLimits(), WorkerSpeeds())
 
-    def plan(self, ledger: Fronts, workers: tuple[WorkerView, ...], waiting: Sequence[WaitingJob], now_ms: int) -> Plan:
+    def learn(self, changes: WaitingChanges, now_ms: int) -> None:
+        self._waiting.update({job.id: job for job in changes.joined})
+        for job_id in changes.left:
+            del self._waiting[job_id]
+
+    def plan(self, ledger: Fronts, workers: tuple[WorkerView, ...], now_ms: int) -> Plan:
         order = [worker for worker in workers if worker.has_room]
         if self._random is None:
             order.sort(key=lambda worker: (-worker.free_slots, worker.worker))
         else:
             self._random.shuffle(order)
         decided: list[Assignment] = []
-        for job in sorted(waiting, key=lambda job: job.created_ms):
+        for job in sorted(self._waiting.values(), key=lambda job: job.created_ms):
+            if not order:
+                break
             room = sum(worker.free_slots for worker in order)
             pending = ledger.fronts([job.id], room)[0].pending
             while pending and order:

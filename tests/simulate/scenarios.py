@@ -66,6 +66,12 @@ def mixed(gpus: int, requests: int, small_jobs: int = 150, seed: int = 1) -> Sce
     return Scenario(speeds=(1.0,) * gpus, jobs=(SimulatedJob(count=requests, user="huge"), *small), deaths=deaths)
 
 
+def small(workers: int, jobs: int, users: int) -> Scenario:
+    """Many jobs of one request each, of so many users, all there at once."""
+    each = tuple(SimulatedJob(count=1, user=f"user{n % users}") for n in range(jobs))
+    return Scenario(speeds=(1.0,) * workers, jobs=each)
+
+
 def drawn_again(scenario: Scenario, *, seed: int = 0, end_sorted: bool = False) -> Scenario:
     """The same with other lengths, or with the last of each job's requests in an order that only an oracle knows."""
     change = msgspec.structs.replace

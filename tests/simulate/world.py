@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from broker.records import JobFront, PendingRequest, Session, WaitingJob
+from broker.records import JobFront, PendingRequest, Session, WaitingChanges, WaitingJob
 from driver.planner import Plan
 from driver.snapshot import Assignment, WorkerView
 from tests.simulate.gpu import Gpu, Work
@@ -25,9 +25,9 @@ class Schedules(Protocol):
 
     def workers(self, sessions: Sequence[Session]) -> tuple[WorkerView, ...]: ...
 
-    def plan(
-        self, ledger: "World", workers: tuple[WorkerView, ...], waiting: Sequence[WaitingJob], now_ms: int
-    ) -> Plan: ...
+    def learn(self, changes: WaitingChanges, now_ms: int) -> None: ...
+
+    def plan(self, ledger: "World", workers: tuple[WorkerView, ...], now_ms: int) -> Plan: ...
 
 
 class _Job:
@@ -145,6 +145,7 @@ class World:
         self._batches = 0
         self._open = sum(job.count for job in jobs)
         self._now_s = 0.0
+        self._waiting: set[str] = set()  # jobs, as of the last round
         self.measures = measures(list(jobs), sum(gpu.speed for gpu in gpus))
         for time_s, worker in deaths:
             self._at(time_s, "death", worker)
@@ -176,10 +177,11 @@ class World:
             if worker.up and (self._now_s + worker.number / len(self._workers)) % BEAT_S < ROUND_S:
                 worker.beat(self._now_s)
         sessions = [worker.session() for worker in self._workers if worker.up]
-        waiting = [job.waiting for job in self._jobs if job.pending and job.spec.at_s <= self._now_s]
+        changes = self._changes()
         started_s = time.process_time()  # the machine may be busy with other things
         workers = self._planner.workers(sessions)
-        plan = self._planner.plan(self, workers, waiting, int(self._now_s * 1000)) if waiting else Plan()
+        self._planner.learn(changes, int(self._now_s * 1000))
+        plan = self._planner.plan(self, workers, int(self._now_s * 1000)) if self._waiting else Plan()
         self.measures.note_round(
             self._now_s,
             time.process_time() - started_s,
@@ -189,6 +191,14 @@ class World:
         )
         self._assign(plan.assignments)
         self._at(self._now_s + ROUND_S, "round", None)
+
+    def _changes(self) -> WaitingChanges:
+        """Which jobs begin to wait since the last round, and which do not wait any more."""
+        now = {job.waiting.id: job.waiting for job in self._jobs if job.pending and job.spec.at_s <= self._now_s}
+        joined = tuple(job for job_id, job in now.items() if job_id not in self._waiting)
+        left = frozenset(self._waiting - now.keys())
+        self._waiting = set(now)
+        return WaitingChanges(joined=joined, left=left)
 
     def _assign(self, assignments: Sequence[Assignment]) -> None:
         taken: dict[str, set[int]] = {}

@@ -20,7 +20,7 @@ def leaked_keys(store: Store) -> list[str]:
 def _owned(store: Store) -> set[str]:
     client, keys = store.redis, store.keys
     owned = {keys.jobs, keys.closing, keys.sessions, keys.wake, keys.leader_term, keys.load, keys.policy}
-    owned |= {keys.scale, keys.scale_wanted, keys.sharing}
+    owned |= {keys.scale, keys.scale_wanted, keys.sharing, keys.waiting_changes}
     open_jobs = [job.decode() for job in client.zrange(keys.jobs, 0, -1)]
     if open_jobs:  # empty again when the last of them is closed
         owned |= {keys.waiting, keys.stopping}

@@ -59,7 +59,7 @@ def test_a_model_that_changes_its_ways_is_followed():
 def test_jobs_that_are_over_are_forgotten():
     lengths = Lengths()
     lengths.note("a", "m", front(ENOUGH, 10 * ENOUGH))
-    lengths.forget_all_but(set())
+    lengths.forget("a")
     assert lengths.mean("a", "") is None
     assert lengths.mean("a", "m") == 10.0
 

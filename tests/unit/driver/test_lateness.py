@@ -1,17 +1,23 @@
+import pytest
+
 from broker.records import JobFront
 from driver.estimates import ENOUGH, Lengths
-from driver.lateness import CERTAINTY, certainly_late
+from driver.lateness import CERTAINTY, MOST, certainly_late
 from tests.support.views import job, waiting
 
 MEAN = 100.0
 
 
-def late(jobs, ahead=(), *, tokens_per_s=100.0, request_tokens_per_s=10.0, known=True):
+def known_lengths():
     lengths = Lengths()
-    if known:
-        lengths.note("another", "m", JobFront(answered=ENOUGH, output_tokens=int(MEAN * ENOUGH)))
+    lengths.note("another", "m", JobFront(answered=ENOUGH, output_tokens=int(MEAN * ENOUGH)))
+    return lengths
+
+
+def late(jobs, ahead=(), *, tokens_per_s=100.0, request_tokens_per_s=10.0, known=True):
+    lengths = known_lengths() if known else Lengths()
     found = certainly_late(
-        [(item, item.priority) for item in jobs],
+        sorted(((item, item.priority) for item in jobs if item.deadline_ms), key=lambda row: row[0].deadline_ms),
         ahead,
         lengths,
         tokens_per_s=tokens_per_s,
@@ -55,6 +61,38 @@ def test_while_nothing_is_measured_nothing_is_certain():
     assert late([due(0.1)], request_tokens_per_s=0.0) == []
     assert late([due(0.1)], tokens_per_s=0.0) == []
     assert late([due(0.1)], known=False) == []
+
+
+def test_the_earliest_come_first_and_no_more_are_looked_at_than_may_be_late():
+    def by_deadline():
+        yield waiting("passed", deadline_ms=-5), 0
+        yield waiting("a", deadline_ms=1000), 0
+        yield waiting("high", deadline_ms=2000), 9
+        yield waiting("b", deadline_ms=4000), 0
+        yield waiting("c", deadline_ms=5001), 0
+        pytest.fail("all that follow have time enough")
+
+    found = certainly_late(
+        by_deadline(),
+        [job("higher", 1, backlog=200, priority=5)],
+        known_lengths(),
+        tokens_per_s=200.0,
+        request_tokens_per_s=10.0,
+        now_ms=0,
+    )
+    assert [item.job_id for item in found] == ["a", "high", "b"]
+
+
+def test_of_many_that_are_late_some_are_left_for_the_next_round():
+    found = certainly_late(
+        [(waiting(f"j{i}", deadline_ms=1), 0) for i in range(2 * MOST)],
+        [],
+        known_lengths(),
+        tokens_per_s=100.0,
+        request_tokens_per_s=10.0,
+        now_ms=0,
+    )
+    assert len(found) == MOST
 
 
 def test_the_reason_says_what_takes_so_long():

@@ -43,7 +43,8 @@ class FakeLedger:
 
 
 def look(ledger, jobs, workers):
-    return observe(ledger, [(item, 0) for item in jobs], tuple(workers), Lengths())
+    jobs = [(item, 0) for item in jobs]
+    return observe(ledger, jobs, len(jobs), tuple(workers), Lengths())
 
 
 def observed(ledger, jobs, workers):
@@ -101,7 +102,7 @@ def test_jobs_come_in_their_order_with_what_they_have_pending():
 
 
 def test_a_job_comes_with_where_it_stands():
-    snapshot = observe(FakeLedger(a=5000), [(job("a"), 7)], (worker(),), Lengths())
+    snapshot = observe(FakeLedger(a=5000), [(job("a"), 7)], 1, (worker(),), Lengths())
     (view,) = snapshot.jobs
     assert (view.level, view.backlog, view.mean_output) == (7, 5000, 5.0)
 
@@ -128,24 +129,25 @@ def test_a_front_of_suspects_is_looked_past():
     assert observed(ledger, [job("a")], [worker()]) == {"a": LOOKAHEAD + SUSPECT_WINDOW}
 
 
-def test_a_job_that_nobody_serves_is_not_even_asked_for():
-    ledger = FakeLedger(a=100, b=5)
-    assert observed(ledger, [job("a", model="other"), job("b")], [worker(free_slots=8)]) == {"b": 5}
-    assert [job_id for job_id, _ in ledger.asked] == ["b"]
-
-
-def test_a_job_for_any_model_is_served_by_all():
-    assert observed(FakeLedger(a=5), [job("a", model="")], [worker(free_slots=8)]) == {"a": 5}
-    assert observed(FakeLedger(a=5), [job("a", model="")], []) == {}
-
-
 def test_many_small_jobs_are_read_a_page_at_a_time_until_there_is_no_room():
     names = [f"j{i}" for i in range(1000)]
     ledger = FakeLedger(**dict.fromkeys(names, 1))
-    snapshot = look(ledger, [job(name) for name in names], [worker(free_slots=MAX_PAGE + 1)])
+    snapshot = look(ledger, [job(name) for name in names], [worker(free_slots=MAX_PAGE + 1, free_batches=999)])
     assert [view.id for view in snapshot.jobs] == names[: 2 * MAX_PAGE]
     assert snapshot.more_jobs
     assert not look(ledger, [job("j0")], [worker()]).more_jobs
+
+
+def test_no_more_jobs_are_read_than_there_is_room_for_batches():
+    names = [f"j{i}" for i in range(1000)]
+    workers = [worker(free_slots=500, free_batches=MAX_PAGE + 6), worker("full", free_slots=0, free_batches=99)]
+    assert len(observed(FakeLedger(**dict.fromkeys(names, 1)), map(job, names), workers)) == MAX_PAGE + 6
+
+
+def test_jobs_that_have_nothing_left_take_no_room():
+    names = [f"j{i}" for i in range(1000)]
+    ledger = FakeLedger(**dict.fromkeys(names[500:], 1))
+    assert list(observed(ledger, map(job, names), [worker(free_slots=1)])) == names[500 : 500 + 12]
 
 
 def test_without_room_nothing_is_read():
