@@ -1,9 +1,6 @@
 """Writes a job's requests into the ledger, in runs of bounded size, and waits for room where limits are set."""
 
-import random
 from collections.abc import Iterable, Sequence
-
-import msgspec
 
 from broker.errors import ExceedsLimitError, QueueFullError
 from broker.ledger import Ledger
@@ -11,9 +8,7 @@ from broker.messages import Request
 from broker.patience import Patience
 from driver.lease import Leases
 from driver.room import Room
-
-RUN_REQUESTS = 256
-RUN_BYTES = 1 << 20  # estimated
+from driver.runs import runs
 
 
 class JobFeed:
@@ -53,12 +48,14 @@ class JobFeed:
     def add(self, requests: Iterable[Request]) -> None:
         """Add requests; their indices go on from those before. While the queue is full it waits, if it was told to.
 
+        Those that are slow to come, as a generator may give them, go in one by one.
+
         Raises:
             BrokerUnavailableError: Redis does not answer; what was added before is kept.
             QueueFullError: a limit is reached, and it was not told to wait, or not so long; what was added is kept.
             ExceedsLimitError: a request is larger than a limit: it can never be taken.
         """
-        for run in _runs(requests):
+        for run in runs(requests):
             rest = run
             while rest := rest[self._send_fitting(rest) :]:
                 pass
@@ -72,7 +69,7 @@ class JobFeed:
             BrokerUnavailableError: Redis does not answer; what was added before is kept.
             ExceedsLimitError: a request is larger than a limit: it can never be taken.
         """
-        for run in _runs(requests):
+        for run in runs(requests):
             sent, full = self._try(run)
             if full is not None and sent < len(run):
                 return full
@@ -91,11 +88,11 @@ class JobFeed:
         if self._room is not None:
             self._add_and_seal_waiting(requests)
             return
-        runs = list(_runs(requests)) or [()]
+        all_runs = list(runs(requests)) or [()]
         announced = (len(requests), sum(request.estimated_tokens() for request in requests))
-        for place, run in enumerate(runs):
+        for place, run in enumerate(all_runs):
             try:
-                self._send(run, last=place == len(runs) - 1, announced=announced)
+                self._send(run, last=place == len(all_runs) - 1, announced=announced)
             except QueueFullError as full:
                 _refuse_hopeless(full, "submit it with block=True, to have it fed in bit by bit")
                 raise
@@ -114,8 +111,8 @@ class JobFeed:
         self._send((), last=False)
 
     def _add_and_seal_waiting(self, requests: Sequence[Request]) -> None:
-        *runs, end = list(_runs(requests)) or [()]
-        for run in runs:
+        *others, end = list(runs(requests)) or [()]
+        for run in others:
             self.add(run)
         try:
             self._send(end, last=True)
@@ -182,24 +179,3 @@ def _refuse_hopeless(full: QueueFullError, advice: str) -> None:
         raise ExceedsLimitError(
             f"{full.wanted} {unit} at once, and at most {full.most} may wait ({full.limit}): {advice}"
         ) from full
-
-
-def _runs(requests: Iterable[Request]) -> Iterable[tuple[Request, ...]]:
-    run: list[Request] = []
-    size = 0
-    for request in requests:
-        run.append(_repeatable(request))
-        size += 4 * request.estimated_prompt_tokens()
-        if len(run) >= RUN_REQUESTS or size >= RUN_BYTES:
-            yield tuple(run)
-            run, size = [], 0
-    if run:
-        yield tuple(run)
-
-
-def _repeatable(request: Request) -> Request:
-    """A request that streams, with a seed: after a death its text must come again as it was given to its readers."""
-    params = request.params
-    if not request.stream or params.temperature == 0 or params.seed is not None:
-        return request
-    return msgspec.structs.replace(request, params=msgspec.structs.replace(params, seed=random.getrandbits(63)))

@@ -1,12 +1,13 @@
 """Feeds requests of any number into a job as its outputs come, so that at most a window of them is in the ledger."""
 
 import logging
-from collections.abc import Iterator
-from itertools import islice
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.messages import Output, Request
 from broker.results import OutputStream
-from driver.feed import RUN_REQUESTS, JobFeed
+from driver.feed import JobFeed
+from driver.runs import RUN_REQUESTS, next_run
 
 logger = logging.getLogger("stoker")
 
@@ -27,27 +28,34 @@ class WindowedOutputs:
         requests: Iterator[Request],
         *,
         window: int = WINDOW,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`feed` must not wait for room."""
         self._feed = feed
         self._stream = stream
         self._requests = requests
         self._window = window
-        self._held: list[Request] = []  # there was no room for them yet
+        self._now_s = now_s
+        self._held: Sequence[Request] = ()  # there was no room for them yet
         self._open = 0  # submitted, and their outputs not read
         self._is_sealed = False
+        self._is_slow = False  # the next request is worth more waiting than the next output
         self._said_full = False
 
     def fill(self) -> None:
         """Submit requests until the window, or the queue, is full; seal the job after the last.
 
+        While requests are slow to come it submits what came, so that outputs can be read in between.
+
         Raises:
             ExceedsLimitError: a request is larger than a limit allows at all.
             BrokerUnavailableError: Redis does not answer.
         """
-        while not self._is_sealed and self._open < self._window:
+        self._is_slow = False
+        while not self._is_sealed and not self._is_slow and self._open < self._window:
             if not self._held:
-                self._held = list(islice(self._requests, min(RUN_REQUESTS, self._window - self._open)))
+                most = min(RUN_REQUESTS, self._window - self._open)
+                self._held, self._is_slow = next_run(self._requests, most, self._now_s)
             if not self._held:
                 self._feed.seal()
                 self._is_sealed = True
@@ -58,7 +66,7 @@ class WindowedOutputs:
         """The next outputs, waiting up to `timeout_s` seconds for the first."""
         self._stream.trim()
         self.fill()
-        outputs = self._stream.read(timeout_s)
+        outputs = self._stream.read(0.0 if self._is_slow else timeout_s)
         self._open -= len(outputs)
         return outputs
 

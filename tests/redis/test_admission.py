@@ -9,8 +9,9 @@ from broker.ledger import NotLeaderError
 from broker.messages import Request, SamplingParams
 from broker.records import Load, Policy
 from driver.client import Client
-from driver.feed import RUN_REQUESTS, JobFeed
+from driver.feed import JobFeed
 from driver.room import MAX_PAUSE_S, MIN_PAUSE_S, Room
+from driver.runs import RUN_REQUESTS
 from tests.support.clock import FakeClock
 from tests.support.racing import race
 from tests.support.stage import COST, LEADER, request

@@ -10,6 +10,8 @@ from broker.records import Policy
 from driver.client import Client
 from driver.errors import NotFinishedError
 from driver.feed import JobFeed
+from driver.window import WindowedOutputs
+from tests.support.clock import FakeClock
 from tests.support.stage import LEADER, request
 
 SAMPLED = SamplingParams(max_tokens=4)
@@ -137,6 +139,29 @@ def test_while_nothing_is_read_the_job_stays_open_until_the_run_is_given_up(clie
     outputs.close()
     assert not client.leases.renew()
     close_all(stage)
+
+
+def test_prompts_that_are_slow_to_come_are_answered_in_between(stage):
+    clock = FakeClock()
+
+    def slow():
+        for _ in range(3):
+            clock.advance(60.0)
+            yield request()
+
+    feed = JobFeed(stage.ledger, "job", "")
+    outputs = WindowedOutputs(feed, stage.store.outputs("job"), slow(), now_s=clock.now_s)
+    assert outputs.read(60.0) == []  # without waiting: the next prompt may be there first
+    assert feed.submitted == 1
+    stage.commit("", "job", "", [0])
+    assert [output.index for output in outputs.read(60.0)] == [0]
+    assert feed.submitted == 2
+    stage.commit("", "job", "", [1])
+    assert [output.index for output in outputs.read(60.0)] == [1]
+    stage.commit("", "job", "", [2])
+    assert [output.index for output in outputs.read(0.0)] == [2]
+    assert stage.queries.job("job").state == "done"
+    stage.ledger.close("job", 60)
 
 
 def test_a_client_that_waits_for_room_is_not_taken_for_gone(stage):
