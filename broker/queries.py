@@ -3,6 +3,8 @@
 import contextlib
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
 from typing import TypeVar
 
 import msgspec
@@ -93,12 +95,13 @@ class Queries:
                 pipeline.zrange(job.pending, 0, limit - 1)
                 pipeline.zcard(job.pending)
                 pipeline.hmget(job.record, COUNTERS)
+                pipeline.hlen(job.attempts)
             found = pipeline.execute()
-            for job, indices in zip(keys, found[::3], strict=True):
+            for job, indices, tried in zip(keys, found[::4], found[3::4], strict=True):
                 pipeline.hmget(job.costs, indices or [0])
-                pipeline.hmget(job.attempts, indices or [0])
+                pipeline.hmget(job.attempts, (indices or [0]) if tried else ["none"])  # few jobs have any
             replies = pipeline.execute()
-        rows = zip(found[::3], found[1::3], found[2::3], replies[::2], replies[1::2], strict=True)
+        rows = zip(found[::4], found[1::4], found[2::4], replies[::2], replies[1::2], strict=True)
         return [
             _front(_pending(indices, costs, attempts), backlog, counters)
             for indices, backlog, counters, costs, attempts in rows
@@ -209,8 +212,9 @@ class Queries:
 def _pending(
     indices: list[bytes], costs: list[bytes | None], attempts: list[bytes | None]
 ) -> tuple[PendingRequest, ...]:
-    rows = zip(indices, costs, attempts, strict=False)  # one None for a job that has nothing pending
-    return tuple(_pending_request(int(index), cost or b"0", int(tries or 0)) for index, cost, tries in rows)
+    tries = iter(attempts) if len(attempts) == len(indices) else repeat(None)
+    rows = zip(indices, costs, tries, strict=False)  # one None for a job that has nothing pending
+    return tuple(_pending_request(int(index), cost or b"0", int(count or 0)) for index, cost, count in rows)
 
 
 def _front(pending: tuple[PendingRequest, ...], backlog: int, counters: list[bytes | None]) -> JobFront:
@@ -228,8 +232,14 @@ def own_answers(counters: list[bytes | None]) -> tuple[int, int]:
 
 
 def _pending_request(index: int, costs: bytes, attempts: int) -> PendingRequest:
-    cost, prompt_tokens, prefix = (*map(int, costs.split()), 0, 0)[:3]
+    cost, prompt_tokens, prefix = _costs(costs)
     return PendingRequest(index=index, cost=cost, attempts=attempts, prompt_tokens=prompt_tokens, prefix=prefix)
+
+
+@lru_cache(maxsize=4096)  # many requests are alike, and those that wait are read again and again
+def _costs(costs: bytes) -> tuple[int, int, int]:
+    cost, prompt_tokens, prefix = (*map(int, costs.split()), 0, 0)[:3]
+    return cost, prompt_tokens, prefix
 
 
 def _given(record: dict[str, bytes | None]) -> dict[bytes, bytes]:

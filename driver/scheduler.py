@@ -18,17 +18,24 @@ from driver.placement import Demand, Memory, Place, Room
 from driver.snapshot import Assignment, JobView, Snapshot, WorkerView
 from driver.turns import Turns
 
+SLOTS_OF_LIMITS = 128  # a batch costs some milliseconds, which a worker that runs many requests at once feels
+
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest batch, in requests and in expected tokens; the longest wait for one to fill, in seconds.
 
-    And how often a request may be tried.
+    And how often a request may be tried. A worker with more than `SLOTS_OF_LIMITS` slots gets larger batches.
     """
 
     requests: int
     tokens: int
     max_batch_delay: float = 0.0
     max_attempts: int = 3
+
+    def largest(self, slots: int) -> tuple[int, int]:
+        """Requests and expected tokens of the largest batch for a worker with so many slots."""
+        times = max(1, slots // SLOTS_OF_LIMITS)
+        return times * self.requests, times * self.tokens
 
 
 def schedule(
@@ -48,7 +55,8 @@ def schedule(
         if place is None:
             turns.leave()
             continue
-        batch = front.take(min(limits.requests, place.free), min(limits.tokens, place.free_tokens))
+        requests, tokens = limits.largest(place.view.slots)
+        batch = front.take(min(requests, place.free), min(tokens, place.free_tokens))
         room.fill(place, batch)
         turns.give(batch.tokens)
         decided.append(_assignment(place, job.id, batch))

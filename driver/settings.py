@@ -41,8 +41,8 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     broker_url: str = ""
     engine: str = ""  # the worker's default if empty
     schedule_interval: float = 0.1
-    batch_size: int = 32  # requests
-    batch_tokens: int = 16_384  # estimated prompt tokens plus max_tokens of a batch
+    batch_size: int = 32  # requests; so many more as a worker has more than 128 slots
+    batch_tokens: int = 16_384  # estimated prompt tokens plus max_tokens of a batch; more likewise
     max_batch_delay: float = 0.5  # how long a batch for a worker with nothing idle may wait to fill
     ageing: float = 60.0  # a job that waits unserved rises one priority every so many seconds
     user_weights: str = ""  # of users' shares, as in alice=2,bob=0.5; 1 for all others

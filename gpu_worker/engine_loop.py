@@ -67,19 +67,13 @@ class EngineLoop:
 
     def submit(self, batch_id: str, requests: Sequence[ClaimedRequest], inbox: Inbox) -> None:
         """Give a batch's requests to the engine; the inbox hears of them by request index."""
-        for item in requests:
-            request_id = _request_id(batch_id, item.index)
-            most_tokens = item.request.params.n * item.request.params.max_tokens
-            waiting = _Waiting(
-                index=item.index,
-                inbox=inbox,
-                saved=len(item.generated),
-                long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
-                streams=item.request.stream,
-            )
-            with self._lock:
-                self._waiting[request_id] = waiting
-            self._engine.submit(request_id, item.request, generated=item.generated)
+        waiting = {_request_id(batch_id, item.index): self._awaited(item, inbox) for item in requests}
+        with self._lock:
+            self._waiting |= waiting
+        for request_id, item in zip(waiting, requests, strict=True):
+            # One that was withdrawn meanwhile must not run.
+            if request_id in self._waiting:
+                self._engine.submit(request_id, item.request, generated=item.generated)
 
     def withdraw(self, batch_id: str, index: int) -> Completion | None:
         """Drop a request and free its place. Returns what it had so far; None when it has ended already."""
@@ -99,19 +93,33 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                for completion in self._engine.step(STEP_S):
-                    self._deliver(completion)
+                if completions := self._engine.step(STEP_S):
+                    self._deliver(completions)
                 self._answered_s = time.monotonic()
                 self._look_for_text()
                 self._look_for_checkpoints()
         except BaseException as error:
             self._on_death(error)
 
-    def _deliver(self, completion: Completion) -> None:
-        with self._lock:
-            waiting = self._waiting.pop(completion.request_id, None)
-        if waiting is not None:
-            waiting.inbox.complete(waiting.index, completion)
+    def _awaited(self, item: ClaimedRequest, inbox: Inbox) -> _Waiting:
+        most_tokens = item.request.params.n * item.request.params.max_tokens
+        return _Waiting(
+            index=item.index,
+            inbox=inbox,
+            saved=len(item.generated),
+            long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
+            streams=item.request.stream,
+        )
+
+    def _deliver(self, completions: Sequence[Completion]) -> None:
+        """Give each batch what has ended of it in one piece: so it commits them together."""
+        ended: dict[Inbox, dict[int, Completion]] = {}
+        with self._lock:  # until they are in the inbox: who withdraws the rest of a batch finds them there
+            for completion in completions:
+                if (waiting := self._waiting.pop(completion.request_id, None)) is not None:
+                    ended.setdefault(waiting.inbox, {})[waiting.index] = completion
+            for inbox, of_batch in ended.items():
+                inbox.complete(of_batch)
 
     def _look_for_text(self) -> None:
         now_s = time.monotonic()

@@ -7,7 +7,7 @@ import msgspec
 from broker.deltas import TextDelta
 from gpu_worker.engine.base import Completion
 
-_Said = Completion | TextDelta | tuple[int, ...]
+_Said = tuple[int, TextDelta | tuple[int, ...]] | dict[int, Completion]
 
 
 class News(msgspec.Struct, kw_only=True):
@@ -22,11 +22,11 @@ class Inbox:
     """Filled by the engine's thread, emptied by the batch's."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, _Said] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Said | None] = queue.SimpleQueue()
 
-    def complete(self, index: int, completion: Completion) -> None:
-        """A request has ended."""
-        self._queue.put((index, completion))
+    def complete(self, completions: dict[int, Completion]) -> None:
+        """Requests have ended."""
+        self._queue.put(completions)
 
     def save(self, index: int, tokens: tuple[int, ...]) -> None:
         """A request has come so far that its tokens are worth saving."""
@@ -50,15 +50,17 @@ class Inbox:
         except queue.Empty:
             return news
 
-    def _sort(self, item: tuple[int, _Said] | None, news: News) -> None:
+    def _sort(self, item: _Said | None, news: News) -> None:
         if item is None:
             return
+        if isinstance(item, dict):
+            news.completed |= item
+            for index in item:
+                news.saved.pop(index, None)
+                news.texts.pop(index, None)  # it is in the completion
+            return
         index, said = item
-        if isinstance(said, Completion):
-            news.completed[index] = said
-            news.saved.pop(index, None)
-            news.texts.pop(index, None)  # it is in the completion
-        elif isinstance(said, TextDelta):
+        if isinstance(said, TextDelta):
             before = news.texts.get(index)
             news.texts[index] = said if before is None else before.followed_by(said)
         else:

@@ -69,8 +69,11 @@ class FanOut:
 
     def step(self, timeout_s: float) -> list[Completion]:
         """Let the engine beneath work; texts whose request needs further ones are kept until all are there."""
-        done = (self._joined(completion) for completion in self._engine.step(timeout_s))
-        return [completion for completion in done if completion is not None]
+        done = self._engine.step(timeout_s)
+        if not self._groups:  # one that comes now is of later texts than those that are done
+            return [completion for completion in done if _PART not in completion.request_id]
+        joined = (self._joined(completion) for completion in done)
+        return [completion for completion in joined if completion is not None]
 
     def cancel(self, request_id: str) -> Completion | None:
         """Drop a request with all its texts; see `Engine.cancel`."""

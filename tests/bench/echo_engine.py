@@ -11,7 +11,7 @@ from gpu_worker.engine.memory import rss_mib
 from gpu_worker.settings import WorkerSettings
 
 NAME = "echo"
-SLOTS = 256
+SLOTS = 512
 CONTEXT_TOKENS = 8192
 
 

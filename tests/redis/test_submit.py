@@ -224,6 +224,20 @@ def test_the_front_of_a_job_says_where_it_stands(stage):
     assert stage.queries.fronts(["gone"], 5)[0].pending == ()
 
 
+def test_the_front_of_a_job_tells_whose_worker_died(stage):
+    untried, job = stage.job(3), stage.job(3)
+    session = stage.worker()
+    batch = stage.batch(session, job, [0])
+    stage.kill(session)
+    stage.ledger.release(batch, job, session, count_attempt=True)
+    fronts = stage.queries.fronts([untried, job, "gone"], 2)
+    assert [[(item.index, item.attempts) for item in front.pending] for front in fronts] == [
+        [(0, 0), (1, 0)],
+        [(0, 1), (1, 0)],
+        [],
+    ]
+
+
 def test_a_job_waits_only_while_it_has_pending_requests(stage):
     session, job, empty = stage.worker(), stage.job(2), stage.job(0, last=False)
     assert empty not in waiting(stage)

@@ -47,6 +47,21 @@ def test_no_batch_is_larger_than_the_limit():
     assert [len(indices) for _, _, indices in decided([job(count=8)], [worker("a")], limits)] == [3, 3, 2]
 
 
+def test_a_worker_that_runs_many_at_once_gets_batches_in_proportion():
+    limits = BatchLimits(requests=32, tokens=9_999)
+    sizes = {
+        slots: {len(indices) for _, _, indices in decided([job(count=128)], [large_worker(slots)], limits)}
+        for slots in (64, 128, 255, 256, 512)
+    }
+    assert sizes == {64: {32}, 128: {32}, 255: {32}, 256: {64}, 512: {128}}
+    few_tokens = BatchLimits(requests=99, tokens=40)
+    assert {len(batch.indices) for batch in scheduled(snapshot([job(count=8)], [large_worker(256)]), few_tokens)} == {8}
+
+
+def large_worker(slots):
+    return worker(slots=slots, free_slots=128, free_tokens=99_999)
+
+
 def test_no_batch_has_more_tokens_than_the_limit():
     assert decided([job(count=4)], [worker("a")], BatchLimits(requests=32, tokens=20)) == [
         ("a", "job", (0, 1)),

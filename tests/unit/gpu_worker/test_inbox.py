@@ -10,9 +10,9 @@ def completion(text="done"):
 
 def test_all_there_is_is_taken_at_once():
     inbox = Inbox()
-    inbox.complete(0, completion("zero"))
+    inbox.complete({0: completion("zero")})
     inbox.save(1, (5,))
-    inbox.complete(2, completion("two"))
+    inbox.complete({2: completion("two")})
     news = inbox.take(0)
     assert {index: item.text for index, item in news.completed.items()} == {0: "zero", 2: "two"}
     assert news.saved == {1: (5,)}
@@ -20,7 +20,7 @@ def test_all_there_is_is_taken_at_once():
 
 def test_what_was_taken_is_gone():
     inbox = Inbox()
-    inbox.complete(0, completion())
+    inbox.complete({0: completion()})
     inbox.take(0)
     news = inbox.take(0)
     assert (news.completed, news.saved) == ({}, {})
@@ -36,7 +36,7 @@ def test_the_latest_tokens_count():
 def test_a_request_that_has_ended_needs_no_saving():
     inbox = Inbox()
     inbox.save(0, (1,))
-    inbox.complete(0, completion())
+    inbox.complete({0: completion()})
     assert inbox.take(0).saved == {}
 
 
@@ -50,9 +50,9 @@ def test_a_wake_up_brings_nothing_and_ends_the_wait():
 def test_what_comes_after_a_wake_up_is_not_left_behind():
     inbox = Inbox()
     inbox.wake()
-    inbox.complete(0, completion())
+    inbox.complete({0: completion()})
     inbox.wake()
-    inbox.complete(1, completion())
+    inbox.complete({1: completion()})
     assert sorted(inbox.take(None).completed) == [0, 1]
 
 
@@ -73,5 +73,5 @@ def test_new_texts_of_a_request_are_put_together():
 def test_the_new_text_of_a_request_that_has_ended_is_in_its_completion():
     inbox = Inbox()
     inbox.publish(TextDelta(index=0, offset=0, text="x"))
-    inbox.complete(0, completion())
+    inbox.complete({0: completion()})
     assert inbox.take(0).texts == {}
