@@ -8,6 +8,7 @@ from tests.bench.comparison import Comparison, Result, compare
 from tests.bench.contender import Contender
 from tests.bench.interruption import CHILD, KINDS, WHOLE, Killing, kill_workers
 from tests.bench.peer import Peer, peer_versions, run_peer
+from tests.bench.plot import bars
 from tests.bench.scenario import Report, chosen, report_of
 from tests.bench.summary import summarise
 from tests.bench.table import NOTHING, spread, table
@@ -16,14 +17,15 @@ TUNED_S = 3  # as a visibility timeout, and as Stoker's heartbeat_timeout
 RUN_TIMEOUT_S = 120.0
 QUICK = Killing(requests=4, tokens=40, tokens_per_s=200.0)
 STOKER, TUNED_STOKER = "Stoker", f"Stoker, `heartbeat_timeout` {TUNED_S} s"
+CELERY, RAY, RQ = "Celery", "Ray, a pool of two actors", "RQ"
+PLOT = "bench-death.svg"
 
 _CELERY = Peer(script="recovery_celery.py", modules=("celery", "redis"))
-_LATE = "Celery, `acks_late` and `reject_on_worker_lost`"
 PEERS = {
-    _LATE: _CELERY,
-    f"{_LATE}, visibility timeout {TUNED_S} s": _CELERY,
-    "Ray, pool of actors, `max_restarts` and `max_task_retries`": Peer(script="recovery_ray.py", modules=("ray",)),
-    "RQ, `Retry(max=3)`": Peer(script="recovery_rq.py", modules=("rq", "redis")),
+    CELERY: _CELERY,
+    f"{CELERY}, visibility timeout {TUNED_S} s": _CELERY,
+    RAY: Peer(script="recovery_ray.py", modules=("ray",)),
+    RQ: Peer(script="recovery_rq.py", modules=("rq", "redis")),
 }
 TOLD: tuple[Mapping[str, object], ...] = (
     {"kinds": KINDS},
@@ -33,8 +35,8 @@ TOLD: tuple[Mapping[str, object], ...] = (
 )
 # What the rest of a row says when a run has not ended in time.
 CONFIGURED = {
-    _LATE: "by configuration after the visibility timeout of 3,600 s",
-    "RQ, `Retry(max=3)`": "by configuration a job is given up 90 s after its worker's last sign, and found at the"
+    CELERY: "by configuration after the visibility timeout of 3,600 s",
+    RQ: "by configuration a job is given up 90 s after its worker's last sign, and found at the"
     " next maintenance, every 600 s",
 }
 _WHAT = {
@@ -50,7 +52,12 @@ def run_death(plan: Killing, rounds: int, *, quick: bool = False) -> Report:
     contenders = _contenders(QUICK, (CHILD,), peers) if quick else _contenders(plan, KINDS, peers)
     comparison = compare(contenders, 1 if quick else rounds)
     versions = peer_versions(("celery", "ray", "rq")) if peers else {}
-    return report_of(comparison, body(QUICK if quick else plan, comparison), versions)
+    plots = {
+        PLOT: bars(
+            comparison, f"{CHILD if quick else WHOLE}_rerun_s", "Seconds until a request of a killed worker runs again"
+        )
+    }
+    return report_of(comparison, body(QUICK if quick else plan, comparison), versions, plots)
 
 
 def _contenders(plan: Killing, kinds: tuple[str, ...], peers: Mapping[str, Peer]) -> list[Contender]:
@@ -76,7 +83,9 @@ def body(plan: Killing, comparison: Comparison) -> str:
         head = [*_HEAD, f"lost after {plan.limit_s:g} s", "given twice", "tokens generated again"]
         rows = [_row(result, kind, plan) for result in comparison.results]
         parts += [f"{_WHAT[kind]}:", table(head, [row for row in rows if row])]
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [*parts, f"![Seconds until a request runs again]({PLOT}) (those that did not in time are not drawn)"]
+    )
 
 
 def _about(plan: Killing) -> str:
@@ -85,7 +94,8 @@ def _about(plan: Killing) -> str:
         f"Two workers, one request at a time in each; {plan.requests} requests of {plan.tokens} tokens, which take"
         f" {duration_s:g} s each, on an engine that sleeps. One worker is killed in the middle of a request once a"
         " quarter of the outputs is there. An actor of Ray is one process, so there is one kind of death for it; a"
-        " killed whole worker of the others is not started again."
+        " killed whole worker of the others is not started again. Celery has `acks_late`, `reject_on_worker_lost` and a"
+        " prefetch of one, Ray `max_restarts` and `max_task_retries`, RQ `Retry(max=3)`."
     )
 
 

@@ -9,12 +9,14 @@ from tests.bench.comparison import Comparison, compare
 from tests.bench.model_stoker import StokerModel
 from tests.bench.model_work import Prompt, make_work, same_tokens
 from tests.bench.peer import Peer, peer_versions
+from tests.bench.plot import bars
 from tests.bench.resident import ResidentPeer
 from tests.bench.residents import Resident, Trial, started
 from tests.bench.scenario import Report, chosen, report_of
 from tests.bench.table import NOTHING, Column, comparison_table, spread
 
-STOKER, IN_PROCESS = "Stoker", "transformers' continuous batching, in process"
+STOKER, IN_PROCESS = "Stoker", "transformers' loop, in process"
+PLOT = "bench-efficiency.svg"
 GOAL = 0.95
 LISTS = 16  # as in peers/model_celery_app.py
 # The sizes of Stoker's loop on a CPU (gpu_worker/engine/continuous.py), so that all loops make the same steps.
@@ -24,10 +26,10 @@ CACHE = Path("~/.cache/stoker").expanduser()
 _LOOP, _CELERY = ("torch", "transformers"), ("torch", "transformers", "celery", "celery_batches", "redis")
 PEERS = {
     IN_PROCESS: Peer(script="model_in_process.py", modules=_LOOP),
-    "Ray actor around that loop, a call a prompt": Peer(script="model_ray.py", modules=(*_LOOP, "ray")),
-    f"Celery, lists of {LISTS} prompts, `generate`": Peer(script="model_celery.py", modules=_CELERY),
-    f"celery-batches, {LISTS} prompts, `generate`": Peer(script="model_celery.py", modules=_CELERY),
-    "Celery, a task a prompt, `generate`": Peer(script="model_celery.py", modules=_CELERY),
+    "Ray actor around the same loop": Peer(script="model_ray.py", modules=(*_LOOP, "ray")),
+    f"Celery, a task a list of {LISTS}": Peer(script="model_celery.py", modules=_CELERY),
+    f"celery-batches, {LISTS} at once": Peer(script="model_celery.py", modules=_CELERY),
+    "Celery, a task a prompt": Peer(script="model_celery.py", modules=_CELERY),
 }
 WAYS = dict(zip(PEERS, ("", "", "lists", "gathered", "one"), strict=True))
 _DISTRIBUTIONS = ("torch", "transformers", "celery", "celery-batches", "ray")
@@ -72,7 +74,8 @@ def measure_efficiency(sizes: Sizes, peers: Mapping[str, Peer]) -> Report:
     with started(residents, sizes.work) as (contenders, trials):
         comparison = compare(contenders, sizes.rounds)
     versions = peer_versions(_DISTRIBUTIONS) if peers else {}
-    return report_of(comparison, body(sizes, comparison, trials), versions)
+    plots = {PLOT: bars(comparison, "tokens_per_s", f"New tokens per second of {sizes.model} on a CPU")}
+    return report_of(comparison, body(sizes, comparison, trials), versions, plots)
 
 
 def _folder(model: str) -> Path:
@@ -97,6 +100,7 @@ def body(sizes: Sizes, comparison: Comparison, trials: Mapping[str, Trial]) -> s
             _about(sizes),
             comparison_table(comparison, columns, notes, "same tokens as in process"),
             _verdict(comparison),
+            f"![New tokens per second]({PLOT})",
         )
     )
 
@@ -107,7 +111,9 @@ def _about(sizes: Sizes) -> str:
     return (
         f"{sizes.model} on the CPU in float32, {threads} each; {sizes.requests} greedy requests a round with 1 to"
         f" {sizes.prompt_words} words and 1 to {sizes.new_tokens} new tokens, {min(tokens)} to {max(tokens)} in all,"
-        " other ones in each round. Every model is loaded and warm before the first round, and its process stays."
+        " other ones in each round. Every model is loaded and warm before the first round, and its process stays. The"
+        " loop is transformers' continuous batching, which Stoker's worker runs, too; Ray's actor gets a call a prompt."
+        " Celery's one worker and celery-batches call `generate`."
     )
 
 
