@@ -108,8 +108,8 @@ def body(comparison: Comparison, requests: Mapping[str, int]) -> str:
             " one worker process; from the first call that submits until the last result was read and compared. Workers"
             f" were up, and warm. In the order of the table {sizes} requests a round. Whoever uses Redis has a fresh"
             f" server of the same kind (Valkey, `appendfsync {FSYNC}`). Celery's worker is `-P solo` with a prefetch of"
-            " 64, the fastest of what was tried; RQ's is a `SimpleWorker`, which does not fork for each job; Dramatiq"
-            " has its 8 threads.",
+            " 64, which takes least CPU a task; RQ's is a `SimpleWorker`, which does not fork for each job; Dramatiq"
+            " has its 8 threads. All have hiredis.",
             comparison_table(comparison, columns, keeps, "what it keeps"),
             f"![Requests per second of all, logarithmic]({PLOT})",
             "\n".join(verdict(name, goal, _ratio(comparison, name)) for name, goal in GOALS.items()),

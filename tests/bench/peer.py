@@ -48,7 +48,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_installed(self) -> bool:
         """Whether the peers' Python has all of its modules."""
-        return set(self.modules) <= installed_modules(self.modules)
+        return set(self.modules) <= installed_modules(peers_python(), self.modules)
 
     def contender(self, name: str, arguments: Mapping[str, object], timeout_s: float = 120.0) -> Contender:
         """A contender that runs the script with these arguments, with `broker_url` and `folder` added."""
@@ -61,9 +61,9 @@ def peers_python() -> Path:
 
 
 @functools.cache
-def installed_modules(modules: Sequence[str]) -> frozenset[str]:
-    """Which of these modules the peers' Python can import."""
-    if not peers_python().exists():
+def installed_modules(python: Path, modules: tuple[str, ...]) -> frozenset[str]:
+    """Which of these modules that Python can import; none where there is no such Python."""
+    if not python.exists():
         return frozenset()
     return frozenset(_ask(PROBE, modules))
 

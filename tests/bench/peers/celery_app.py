@@ -4,8 +4,8 @@ import os
 
 from celery import Celery
 
-# One process, and no second one between it and the broker: it takes two thirds of the CPU of the default pool (prefork)
-# a task, and gave the most requests per second of prefork, threads and solo.
+# One process, and no second one between it and the broker: of the pools (prefork, the default, threads, and this) the
+# one with the least CPU a task, two thirds of prefork's.
 WORKER = ("celery", "-A", "celery_app", "worker", "-P", "solo", "-l", "WARNING")
 
 app = Celery("peer", broker=os.environ["PEER_URL"], backend=os.environ["PEER_URL"])
