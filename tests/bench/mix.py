@@ -38,6 +38,6 @@ def disagreements(found: Agreement) -> list[str]:
     apart = [share for share in (*found.jobs, *found.users) if share.difference > TOLERANCE]
     return [
         *(f"{one!r} should end before {other!r}" for one, other in found.swapped),
-        *(f"{job!r} was half done before a higher class was done" for job in found.too_early),
+        *(f"{job!r} was half done before 90 % of the higher classes were" for job in found.too_early),
         *(f"{share.name!r} has {share.real:.3f}, and {share.simulated:.3f} in the simulation" for share in apart),
     ]

@@ -5,6 +5,7 @@ from tests.simulate.agreement import compare
 from tests.simulate.mix import simulate_mix
 from tests.simulate.real import run_mix
 from tests.support.cluster import TOKENS_PER_S
+from tests.support.committed import committed
 from tests.support.waiting import wait_until
 
 HUGE = 600  # requests of a second each: about nine seconds of the cluster's work
@@ -39,14 +40,8 @@ def test_a_higher_priority_comes_first_and_a_lower_one_last(cluster):
     assert done(normal) < 200
     normal.get(60)
     low.get(60)
-    first_low = min(output_ms(cluster, low))
-    assert sum(at < first_low for at in output_ms(cluster, high)) == 100
-
-
-def output_ms(cluster, job):
-    """When each output was committed, by the server's clock."""
-    entries = cluster.redis.xrange(cluster.store.keys.job(job.id).outputs)
-    return [int(entry.partition(b"-")[0]) for entry, _ in entries]
+    first_low_ms = min(at_ms for at_ms, _ in committed(cluster, low))
+    assert sum(at_ms < first_low_ms for at_ms, _ in committed(cluster, high)) == 100
 
 
 def test_equal_jobs_have_equal_shares_whatever_their_size(cluster):

@@ -2,11 +2,11 @@
 
 import signal
 
-from broker import codec
-from broker.messages import Output, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from driver import Job
 from tests.simulate.mix import MIX, PROMPT_TOKENS, End, MixedJob
 from tests.support.cluster import Cluster
+from tests.support.committed import committed
 
 
 def run_mix(cluster: Cluster, tokens: int, timeout_s: float) -> list[End]:
@@ -37,13 +37,7 @@ def _submit(cluster: Cluster, place: int, job: MixedJob, tokens: int) -> Job:
 
 
 def _ends(cluster: Cluster, place: int, job: Job, start_ms: int) -> list[End]:
-    """When each output was committed, by the server's clock."""
-    entries = cluster.redis.xrange(cluster.store.keys.job(job.id).outputs)
     return [
-        End(
-            at_s=(int(entry.partition(b"-")[0]) - start_ms) / 1000,
-            job=place,
-            tokens=codec.decode(Output, fields[b"o"]).usage.completion_tokens,
-        )
-        for entry, fields in entries
+        End(at_s=(at_ms - start_ms) / 1000, job=place, tokens=output.usage.completion_tokens)
+        for at_ms, output in committed(cluster, job)
     ]
