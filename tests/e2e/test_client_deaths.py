@@ -43,7 +43,7 @@ def test_a_killed_client_leaves_no_open_job_and_a_slow_one_keeps_its_own_through
     cluster.start_worker("a")
     cluster.ready()
     killed = cluster.start_client(BLOCKED)
-    slow = cluster.start_client(SLOW, str(tmp_path / "go on"), fault="short_leases")
+    slow = cluster.start_client(SLOW, str(tmp_path / "go on"), fault="renew_often")
     job, slow_job = job_of(cluster, "killed"), job_of(cluster, "slow")
     wait_until(lambda: submitted(cluster, job) >= LIMIT, what="a client that waits for room")
 
