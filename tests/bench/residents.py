@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Protocol
 
 from tests.bench.contender import Contender
@@ -33,7 +34,7 @@ class Resident(Protocol):
 
 
 class Trial:
-    """One resident in all rounds: each has other work, the same for all residents; the outputs are kept."""
+    """One resident in all rounds: each has other work; the outputs are kept."""
 
     def __init__(self, resident: Resident, make_work: Callable[[int], Sequence[Prompt]]) -> None:
         self._resident = resident
@@ -73,11 +74,11 @@ class Trial:
 
 @contextmanager
 def started(
-    residents: Mapping[str, Resident], make_work: Callable[[int], Sequence[Prompt]]
+    residents: Mapping[str, Resident], make_work: Callable[[str, int], Sequence[Prompt]]
 ) -> Generator[tuple[list[Contender], dict[str, Trial]]]:
-    """All of them loaded and warm, as contenders; they end with the block."""
+    """All of them loaded and warm, as contenders; they end with the block. `make_work` gives each one's of a round."""
     with ExitStack() as stack:
-        trials = {name: Trial(resident, make_work) for name, resident in residents.items()}
+        trials = {name: Trial(resident, partial(make_work, name)) for name, resident in residents.items()}
         for trial in trials.values():
             stack.callback(trial.close)
             trial.start()

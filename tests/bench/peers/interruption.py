@@ -85,7 +85,7 @@ class Interruption:
         def look() -> bool:
             ended, now_s = set(self._notes.ends()), time.time()
             for index, pid, when_s in self._notes.starts():
-                if index >= first and index not in ended and 0.4 < (now_s - when_s) / self._duration_s < 0.7:
+                if index >= first and index not in ended and 0.3 < (now_s - when_s) / self._duration_s < 0.7:
                     found.append((index, pid))
             return bool(found)
 

