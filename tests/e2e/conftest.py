@@ -1,12 +1,16 @@
 """Clusters of real processes. `cluster` is one that tests share as long as they leave it healthy."""
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import uuid
 from contextlib import contextmanager
 
 import pytest
 
+from driver.cli import main
 from tests.support.cluster import Cluster
 from tests.support.process import MARK, marked_processes
 from tests.support.waiting import wait_until
@@ -79,6 +83,27 @@ def make_cluster(nothing_left, marked, tmp_path_factory):
     yield make
     for item in made:
         item.stop()
+
+
+@pytest.fixture
+def stoker_here(cluster, monkeypatch, capsys):
+    """The `stoker` command against the shared cluster in this process: one of its own needs a second to start."""
+    monkeypatch.setenv("STOKER_BROKER_URL", cluster.url)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["stoker", *map(os.fsdecode, arguments)])
+        capsys.readouterr()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with pytest.raises(SystemExit) as end:
+                main()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, end.value.code, out, err)
+
+    return run
 
 
 class _Standing:

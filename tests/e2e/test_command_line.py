@@ -156,8 +156,8 @@ def test_scale_sets_bounds_shows_them_and_takes_them_back(cluster):
         (("quarantine", "retry", "no/1"), "nothing named 'no/1' is quarantined"),
     ],
 )
-def test_wrong_arguments_are_one_clear_line_and_exit_code_2(cluster, arguments, message):
-    run = cluster.stoker(*arguments)
+def test_wrong_arguments_are_one_clear_line_and_exit_code_2(stoker_here, arguments, message):
+    run = stoker_here(*arguments)
 
     assert run.returncode == 2, run.stderr
     assert run.stderr.startswith("stoker: error: ")

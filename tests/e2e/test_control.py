@@ -19,7 +19,6 @@ from broker.commands import (
     SwitchModel,
     Wake,
 )
-from driver.cli.app import run
 from driver.control import WorkerControl
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
@@ -66,19 +65,9 @@ def do(cluster):
 
 
 @pytest.fixture
-def ctl(cluster, monkeypatch, capsys):
-    """`stoker ctl`, in this process: one of its own needs a second or more to start."""
-    monkeypatch.setenv("STOKER_BROKER_URL", cluster.url)
-
-    def done(*arguments):
-        monkeypatch.setattr(sys, "argv", ["stoker", "ctl", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            run()
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, end.value.code, out, err)
-
-    return done
+def ctl(stoker_here):
+    """`stoker ctl`."""
+    return lambda *arguments: stoker_here("ctl", *arguments)
 
 
 def state(cluster, name):
