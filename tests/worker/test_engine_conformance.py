@@ -68,7 +68,7 @@ def engine(request):
     else:
         from gpu_worker.engine.transformers import TransformersEngine
 
-        loaded = request.getfixturevalue("loaded_model")
+        loaded = request.getfixturevalue("small_model")
         made = FanOut(TransformersEngine(loaded.model, loaded.tokenizer))
     made.warm_up()
     yield made

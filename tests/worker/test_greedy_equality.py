@@ -28,7 +28,7 @@ def words(count, start):
 
 
 def params(place):
-    return SamplingParams(max_tokens=6 + place % 5, temperature=0.0)
+    return SamplingParams(max_tokens=4 + place % 3, temperature=0.0)
 
 
 def completion(count, start):

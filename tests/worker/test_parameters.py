@@ -1,4 +1,4 @@
-"""Each parameter by its effect on the packaged model, and the same after an interruption as without."""
+"""Each parameter by its effect on the packaged model's first layers, and the same after an interruption as without."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.generation.continuous_batching.requests import RequestState
 
-from broker.messages import FinishReason, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine.continuous import GenerationLoop, default_options
 from gpu_worker.engine.text import GrowingText
 from gpu_worker.engine.transformers import TransformersEngine
@@ -42,8 +42,8 @@ def tokens(engine, **params):
 
 
 @pytest.fixture(scope="module")
-def engine(loaded_model):
-    made = TransformersEngine(loaded_model.model, loaded_model.tokenizer)
+def engine(small_model):
+    made = TransformersEngine(small_model.model, small_model.tokenizer)
     yield made
     made.close()
 
@@ -61,10 +61,10 @@ def generate(loaded, **options):
     return tuple(out[0, inputs["input_ids"].shape[1] :].tolist())
 
 
-def test_the_repetition_penalty_gives_what_generate_gives(engine, loaded_model, plain):
-    assert generate(loaded_model) == plain
+def test_the_repetition_penalty_gives_what_generate_gives(engine, small_model, plain):
+    assert generate(small_model) == plain
     penalised = tokens(engine, repetition_penalty=1.3)
-    assert penalised == generate(loaded_model, repetition_penalty=1.3) != plain
+    assert penalised == generate(small_model, repetition_penalty=1.3) != plain
 
 
 def test_the_models_own_repetition_penalty_is_the_default(second_model, plain, monkeypatch):
@@ -96,30 +96,13 @@ def test_an_unknown_token_is_refused_by_the_fields_name(engine):
     assert "stop_token_ids[1] must be" in stop.error.message
 
 
-def test_end_tokens_can_be_ignored_or_put_off(engine, loaded_model):
-    turn = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    end = loaded_model.tokenizer.eos_token_id
-    ended, ignored, later = run(
-        engine,
-        request(turn, max_tokens=20),
-        request(turn, max_tokens=20, ignore_eos=True),
-        request(turn, max_tokens=20, min_tokens=12),
-    )
-    at = len(ended.token_ids)
-    assert (ended.token_ids[-1], ended.finish_reason) == (end, FinishReason.STOP)
-    assert ignored.token_ids[:at] == ended.token_ids
-    assert (len(ignored.token_ids), ignored.finish_reason) == (20, FinishReason.LENGTH)
-    assert end not in later.token_ids[:12]
-    assert len(later.token_ids) > 12 > at - 1
-
-
-def test_log_probabilities_are_those_of_the_model(engine, loaded_model, plain):
+def test_log_probabilities_are_those_of_the_model(engine, small_model, plain):
     (output,) = run(engine, request(logprobs=3))
     assert output.token_ids == plain == tuple(item.token_id for item in output.logprobs)
-    prompt = loaded_model.tokenizer(PROMPT)["input_ids"]
+    prompt = small_model.tokenizer(PROMPT)["input_ids"]
     # In one pass over the whole, as the model reads it; the engine went token by token.
     with torch.inference_mode():
-        scores = loaded_model.model(torch.tensor([[*prompt, *plain]])).logits[0, len(prompt) - 1 : -1]
+        scores = small_model.model(torch.tensor([[*prompt, *plain]])).logits[0, len(prompt) - 1 : -1]
     expected = scores.float().log_softmax(-1)
     for place, item in enumerate(output.logprobs):
         assert item.logprob == pytest.approx(expected[place, item.token_id].item(), abs=1e-3)
@@ -225,8 +208,8 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_grows_by_whole_characters(loaded_model, text):
-    tokenizer = loaded_model.tokenizer
+def test_text_grows_by_whole_characters(small_model, text):
+    tokenizer = small_model.tokenizer
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     growing = GrowingText(lambda part: tokenizer.decode(list(part), skip_special_tokens=True))
     parts = [growing.push(token_id) for token_id in ids]
@@ -236,8 +219,8 @@ def test_text_grows_by_whole_characters(loaded_model, text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_cut_in_a_character_ends_before_it(engine, loaded_model, text):
-    ids = tuple(loaded_model.tokenizer(text, add_special_tokens=False)["input_ids"])
+def test_a_text_cut_in_a_character_ends_before_it(engine, small_model, text):
+    ids = tuple(small_model.tokenizer(text, add_special_tokens=False)["input_ids"])
     for count in range(1, len(ids) + 1):
         # Tokens of an earlier run that are already all: only their text is made.
         engine.submit("cut", request(max_tokens=count), generated=ids[:count])
@@ -247,8 +230,8 @@ def test_a_text_cut_in_a_character_ends_before_it(engine, loaded_model, text):
     assert output.text == text
 
 
-def test_a_stop_string_of_several_tokens_a_character_is_found(engine, loaded_model):
-    ids = tuple(loaded_model.tokenizer("日本語の文字", add_special_tokens=False)["input_ids"])
+def test_a_stop_string_of_several_tokens_a_character_is_found(engine, small_model):
+    ids = tuple(small_model.tokenizer("日本語の文字", add_special_tokens=False)["input_ids"])
     engine.submit("stop", request(max_tokens=100, stop=("語の",)), generated=ids)
     (output,) = finish(engine, 1).values()
     assert output.text == "日本"
