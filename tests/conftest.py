@@ -1,11 +1,17 @@
-"""The order of the folders: what takes long begins first, so that processes that share the tests end together."""
+"""What holds for all tests: their order, and that none fails because the machine has other work."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 FOLDER = Path(__file__).parent
+# What takes long begins first, so that processes that share the tests end together.
 FIRST = ("e2e/test_chaos.py", "e2e", "worker", "redis", "unit")
+
+# Hypothesis fails what is slow by the clock: 200 ms an example.
+settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stoker")
 
 
 @pytest.hookimpl(trylast=True)  # after the order has been made random, which it stays within a folder
