@@ -3,7 +3,7 @@
 A command that takes long answers at once with the operation that it has begun; `check_health` tells how that goes.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -153,6 +153,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     code: str = ""
+
+
+Answer: TypeAlias = Health | Memory | Begun | Operation | Refusal  # what a worker says, or its operation's end
 
 
 def parse_command(name: str, arguments: dict[str, Any]) -> Command:

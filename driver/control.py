@@ -3,14 +3,14 @@
 import contextlib
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from celery.app.control import Control
 from kombu.exceptions import OperationalError
 
 from broker.celery_app import create_app
-from broker.commands import ANSWERS, Begun, CheckHealth, Command, Health, Memory, Operation, Refusal
+from broker.commands import ANSWERS, Answer, Begun, CheckHealth, Command, Health, Operation, Refusal
 from broker.errors import BrokerUnavailableError, InvalidRequestError
 from broker.messages import WorkerState
 from broker.store import Store
@@ -19,8 +19,6 @@ ALL = "all"
 ANSWER_S = 5.0  # a worker answers from its main thread, whatever its engine does
 PING_S = 0.5
 POLL_S = 0.1
-
-Answer: TypeAlias = Health | Memory | Begun | Operation | Refusal
 
 
 class WorkerControl:

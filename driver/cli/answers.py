@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from broker.commands import Begun, Health, Memory, Operation, Refusal
-from driver.control import Answer
+from broker.commands import Answer, Begun, Health, Memory, Operation, Refusal
 
 
 def failed(answer: Answer, *, wait: bool) -> bool:

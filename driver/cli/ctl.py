@@ -3,12 +3,13 @@
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from broker.commands import (
+    Answer,
     Begun,
     CallExtension,
     CheckHealth,
@@ -26,7 +27,9 @@ from broker.commands import (
 from driver.cli.answers import answer_json, answer_line, failed
 from driver.cli.options import Broker, seconds
 from driver.client import Client
-from driver.control import ANSWER_S, Answer, WorkerControl
+
+if TYPE_CHECKING:
+    from driver.control import WorkerControl
 
 EXIT_FAILED = 1
 
@@ -62,7 +65,7 @@ def check_health(
 @app.command("memory")
 def memory(context: typer.Context, as_json: AsJson = False) -> None:
     """Say what weights and KV cache occupy."""
-    _run(context, MemoryUse(), ANSWER_S, as_json=as_json)
+    _run(context, MemoryUse(), as_json=as_json)
 
 
 @app.command("set_limits")
@@ -130,7 +133,11 @@ def call(
     _run(context, CallExtension(method=method, arguments=tuple(arguments or ())), timeout, as_json=as_json, wait=wait)
 
 
-def _run(context: typer.Context, command: Command, timeout_s: float, *, as_json: bool, wait: bool = False) -> None:
+def _run(
+    context: typer.Context, command: Command, timeout_s: float = 0.0, *, as_json: bool, wait: bool = False
+) -> None:
+    from driver.control import WorkerControl  # brings Celery, which no other command should wait for
+
     names, broker = context.obj
     with contextlib.closing(Client(broker)) as client, contextlib.closing(WorkerControl(client.store)) as control:
         client.store.check()
@@ -141,7 +148,7 @@ def _run(context: typer.Context, command: Command, timeout_s: float, *, as_json:
 
 
 def _answers(
-    control: WorkerControl, workers: Sequence[str], command: Command, wait_s: float | None
+    control: "WorkerControl", workers: Sequence[str], command: Command, wait_s: float | None
 ) -> dict[str, Answer]:
     """What each of the workers says; with `wait_s`, of the end of what it has begun."""
     answers = control.ask(workers, command)
@@ -160,7 +167,7 @@ def _begun(answer: Answer) -> Begun | None:
     return answer if isinstance(answer, Begun) else None
 
 
-def _with_operations(control: WorkerControl, ended: dict[str, Answer]) -> dict[str, Answer]:
+def _with_operations(control: "WorkerControl", ended: dict[str, Answer]) -> dict[str, Answer]:
     """How the workers are now, each with the end of its deep check."""
     done = {name: answer for name, answer in ended.items() if isinstance(answer, Operation)}
     healths = control.ask(list(done), CheckHealth()) if done else {}

@@ -3,21 +3,26 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from driver.cli.signals import ignore_interrupts, interrupt_once
-from driver.driver import Driver
 from driver.settings import load_driver_settings
+
+if TYPE_CHECKING:
+    from driver.driver import Driver
 
 
 @contextmanager
 def local_driver(
     *, model: str | None, workers: int, engine: str | None, log_folder: Path | None = None
-) -> Generator[Driver]:
+) -> "Generator[Driver]":
     """A ready driver with its own broker and workers; everything ends with the block."""
     interrupt_once()
+    from driver.driver import Driver  # brings Celery, which no other command should wait for
+
     console = Console(stderr=True)
     settings = load_driver_settings(model=model, initial_worker_count=workers, engine=engine, broker_url="")
     driver = Driver(settings, log_folder=log_folder)

@@ -15,7 +15,6 @@ from broker.settings import load_broker_settings
 from broker.store import Store
 from driver.cli.options import Autoscale, Broker, Engine, Model
 from driver.scalers.command import command_scaler
-from driver.service import DriverService
 from driver.settings import load_driver_settings
 
 
@@ -29,6 +28,8 @@ def driver(
     ] = None,
 ) -> None:
     """Run a driver: it schedules, watches and recovers. A second one stands by."""
+    from driver.service import DriverService  # brings Celery, which no other command should wait for
+
     logging.getLogger("driver").setLevel(logging.INFO)
     store = Store(load_broker_settings(broker_url=broker)).check()
     settings = load_driver_settings(batch_size=batch_size, autoscale=autoscale, scale_command=scale_command)

@@ -8,7 +8,6 @@ import typer
 from broker.settings import DEFAULT_PORT
 from driver.cli.options import Autoscale, Broker, Engine, LogFolder, Model, Workers
 from driver.cli.signals import ignore_interrupts, interrupt_once
-from driver.driver import Driver
 from driver.settings import load_driver_settings
 
 CHECK_S = 0.5
@@ -30,6 +29,8 @@ def up(
     Exit code 1: the workers could not start, or have all given up.
     """
     interrupt_once()
+    from driver.driver import Driver  # brings Celery, which no other command should wait for
+
     settings = load_driver_settings(
         model=model, initial_worker_count=workers, autoscale=autoscale, engine=engine, broker_url=broker
     )

@@ -23,6 +23,7 @@ def loaded_by(statement, names=HEAVY):
         "import driver",
         "from driver import Client, Job, Output, Progress, Request, SamplingParams",
         "import broker.store",
+        "import driver.cli.app",
     ],
 )
 def test_a_client_loads_nothing_heavy(statement):
