@@ -47,7 +47,7 @@ def test_workers_consume_again_after_many_cuts_while_idle(cluster):
 
 
 def test_work_that_ends_while_redis_is_down_is_committed_when_it_is_back(cluster):
-    asked = requests(32, tokens=300)
+    asked = requests(48, tokens=300)  # more than one worker runs at once
     sessions, before = session_ids(cluster), cluster.settled()
     job = cluster.client.submit(asked)
     cluster.busy("a")

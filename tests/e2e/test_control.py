@@ -100,47 +100,47 @@ def assert_undisturbed(cluster, job, asked):
 def test_a_sleep_in_the_middle_of_a_job_moves_its_work_and_a_wake_brings_the_worker_back(cluster, do, ctl):
     asked = requests(24, tokens=150)
     job = cluster.client.submit(asked)
-    cluster.busy("a", tokens=50)
-    before = cluster.session("a")
+    name = cluster.busy_one(tokens=50)
+    other, before = cluster.other(name), cluster.session(name)
 
-    slept = do("a", Sleep())
+    slept = do(name, Sleep())
 
     assert (slept.name, slept.ended, slept.error) == ("sleep", True, "")
-    session = cluster.session("a")
+    session = cluster.session(name)
     assert (session.state, session.inhand_requests, session.batches) == ("sleeping", 0, 0)
     outputs = assert_undisturbed(cluster, job, asked)
-    assert {output.worker_id for output in outputs} == {"b@e2e"}
-    assert do("a", Sleep()).error == ""
+    assert {output.worker_id for output in outputs} == {f"{other}@e2e"}
+    assert do(name, Sleep()).error == ""
 
-    do("b", Sleep())
+    do(other, Sleep())
     again = cluster.client.submit(requests(8, tokens=20))
     assert cluster.client.obstacle() == (
         "the workers for any model are asleep: wake it with `stoker ctl a@e2e wake`; the job waits"
     )
     # Nobody thinks that it hangs or is dead: it goes on beating, as the same session.
-    wait_until(lambda: cluster.session("a").beat_ms > session.beat_ms + 2500, what="beats beyond the stall timeout")
+    wait_until(lambda: cluster.session(name).beat_ms > session.beat_ms + 2500, what="beats beyond the stall timeout")
     woken = ctl("a@e2e,b@e2e", "wake")
     assert woken.returncode == 0
     assert [line.partition(" done in ")[0] for line in woken.stdout.splitlines()] == ["a@e2e: wake", "b@e2e: wake"]
     assert_undisturbed(cluster, again, requests(8, tokens=20))
-    assert cluster.session("a").id == before.id
+    assert cluster.session(name).id == before.id
 
 
 def test_a_switch_gives_work_of_the_old_model_back_and_serves_the_new_one(cluster, do):
     asked, others = requests(60, tokens=200), requests(8, tokens=20)
     job = cluster.client.submit(asked, model=OWN_MODEL)
     other = cluster.client.submit(others, model="other")
-    cluster.busy("a", tokens=50)
-    before = cluster.session("a")
+    name = cluster.busy_one(tokens=50)
+    before = cluster.session(name)
 
-    assert do("a", SwitchModel(model="other")).error == ""
+    assert do(name, SwitchModel(model="other")).error == ""
 
-    assert state(cluster, "a") == ("ready", "other")
-    assert {output.worker_id for output in assert_undisturbed(cluster, other, others)} == {"a@e2e"}
-    assert do("a", SwitchModel(model="third", served_model_name=OWN_MODEL, finish=True)).error == ""
-    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    assert state(cluster, name) == ("ready", "other")
+    assert {output.worker_id for output in assert_undisturbed(cluster, other, others)} == {f"{name}@e2e"}
+    assert do(name, SwitchModel(model="third", served_model_name=OWN_MODEL, finish=True)).error == ""
+    assert state(cluster, name) == ("ready", OWN_MODEL)
     assert_undisturbed(cluster, job, asked)
-    after = cluster.session("a")
+    after = cluster.session(name)
     assert after.id == before.id
     assert after.generated_tokens > before.generated_tokens
 
@@ -148,31 +148,31 @@ def test_a_switch_gives_work_of_the_old_model_back_and_serves_the_new_one(cluste
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(cluster, do):
     asked = requests(24, tokens=100)
     job = cluster.client.submit(asked)
-    cluster.busy("a", tokens=50)
+    name = cluster.busy_one(tokens=50)
 
-    failed = do("a", SwitchModel(model="<<fail>>"))
+    failed = do(name, SwitchModel(model="<<fail>>"))
 
     assert failed.error == "<<fail>> cannot be loaded: model: <<fail>> cannot be loaded, as asked; smollm2-135m is back"
-    assert state(cluster, "a") == ("ready", OWN_MODEL)
-    assert cluster.session("a").reason == failed.error
+    assert state(cluster, name) == ("ready", OWN_MODEL)
+    assert cluster.session(name).reason == failed.error
     assert_undisturbed(cluster, job, asked)
-    assert do("a", Reload()).error == ""
-    assert wait_until(lambda: cluster.session("a").reason == "")
+    assert do(name, Reload()).error == ""
+    assert wait_until(lambda: cluster.session(name).reason == "")
 
 
 def test_a_worker_that_dies_in_a_switch_comes_back_as_it_was_configured(cluster, ctl):
     asked = requests(60, tokens=200)
     job = cluster.client.submit(asked)
-    cluster.busy("a", tokens=50)
-    before = cluster.session("a").id
+    name = cluster.busy_one(tokens=50)
+    before = cluster.session(name).id
 
-    done = ctl("a@e2e", "switch_model", "<<die>>", "--finish")
+    done = ctl(f"{name}@e2e", "switch_model", "<<die>>", "--finish")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("a@e2e: the worker ended meanwhile; its supervisor starts it again")
+    assert done.stderr.startswith(f"{name}@e2e: the worker ended meanwhile; its supervisor starts it again")
     cluster.ready("a", "b")
-    assert cluster.session("a").id != before
-    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    assert cluster.session(name).id != before
+    assert state(cluster, name) == ("ready", OWN_MODEL)
     assert_undisturbed(cluster, job, asked)
 
 
@@ -186,7 +186,7 @@ def test_a_sleeper_that_is_killed_starts_anew_awake(cluster, do):
 
 
 def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do):
-    asked = requests(16, tokens=200)
+    asked = requests(64, tokens=200)  # as many as both run at once
     job = cluster.client.submit(asked)
     cluster.busy("a")
 
@@ -209,17 +209,17 @@ def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do
 
 
 def test_limits_are_seen_by_the_driver_and_keep_what_is_in_hand(cluster, do):
-    job = cluster.client.submit(requests(32, tokens=60))
-    cluster.busy("a")
-    before = cluster.session("a")
+    job = cluster.client.submit(asked := requests(32, tokens=100))
+    name = cluster.busy_one()
+    before = cluster.session(name)
 
-    limited = do("a", SetLimits(slots=3, kv_tokens=2048))
+    limited = do(name, SetLimits(slots=3, kv_tokens=2048))
 
     assert limited.result == {"slots": 3, "kv_tokens": 2048}
-    assert wait_until(lambda: (row := cluster.session("a")).slots == 3 and row).kv_tokens == 2048
-    assert_undisturbed(cluster, job, requests(32, tokens=60))
-    do("a", SetLimits(slots=before.slots, kv_tokens=before.kv_tokens))
-    wait_until(lambda: cluster.session("a").slots == before.slots)
+    assert wait_until(lambda: (row := cluster.session(name)).slots == 3 and row).kv_tokens == 2048
+    assert_undisturbed(cluster, job, asked)
+    do(name, SetLimits(slots=before.slots, kv_tokens=before.kv_tokens))
+    wait_until(lambda: cluster.session(name).slots == before.slots)
 
 
 def test_health_and_memory_of_several_workers(cluster, ctl):

@@ -140,9 +140,9 @@ def test_a_worker_killed_with_a_message_in_hand_loses_no_request(cluster, tmp_pa
 
 
 def test_wiping_the_binding_tables_of_kombu_has_no_effect(cluster):
-    asked = requests(32, tokens=60)
+    asked = requests(32, tokens=100)
     job = cluster.client.submit(asked)
-    cluster.busy("a")
+    cluster.busy_one()
     wiped = [key for key in cluster.redis.scan_iter("_kombu.binding*", count=1000) if cluster.redis.delete(key)]
 
     assert wiped

@@ -12,16 +12,17 @@ from tests.support.waiting import wait_until
 def test_requests_of_a_killed_child_are_done_at_once_by_the_other_worker(cluster):
     asked = requests(12, tokens=100)
     job = cluster.client.submit(asked)
-    before = cluster.busy("a")
+    name = cluster.busy_one()
+    before = cluster.session(name)
     said = len(cluster.driver_log)
 
-    os.kill(cluster.workers["a"].child_pid, signal.SIGKILL)
+    os.kill(cluster.workers[name].child_pid, signal.SIGKILL)
 
     outputs = assert_each_done_once(cluster, job, asked)
     assert "its process ended with SIGKILL" in cluster.driver_log[said:]
     assert "no heartbeat" not in cluster.driver_log[said:]
-    assert {output.worker_id for output in outputs} >= {"b@e2e"}
-    after = cluster.ready("a")[0]
+    assert {output.worker_id for output in outputs} >= {f"{cluster.other(name)}@e2e"}
+    after = cluster.ready(name)[0]
     assert after.id != before.id
     assert after.epoch > before.epoch
 
@@ -29,13 +30,13 @@ def test_requests_of_a_killed_child_are_done_at_once_by_the_other_worker(cluster
 def test_requests_of_a_killed_host_are_done_after_the_heartbeat_timeout(cluster):
     asked = requests(12, tokens=100)
     job = cluster.client.submit(asked)
-    cluster.busy("a")
+    name = cluster.busy_one()
     said = len(cluster.driver_log)
 
-    cluster.workers["a"].send_both(signal.SIGKILL)
+    cluster.workers[name].send_both(signal.SIGKILL)
 
     assert_each_done_once(cluster, job, asked)
-    assert "a@e2e is lost: no heartbeat for" in cluster.driver_log[said:]
+    assert f"{name}@e2e is lost: no heartbeat for" in cluster.driver_log[said:]
 
 
 def test_a_child_whose_supervisor_was_killed_ends_and_its_name_is_free(cluster):
@@ -53,18 +54,19 @@ def test_a_child_whose_supervisor_was_killed_ends_and_its_name_is_free(cluster):
 def test_a_worker_that_was_frozen_past_its_lease_commits_nothing_that_counts(cluster):
     asked = requests(16, tokens=150)
     job = cluster.client.submit(asked)
-    before = cluster.busy("a")
-    cluster.workers["a"].send_both(signal.SIGSTOP)
-    frozen = cluster.workers["a"].child_pid
+    name = cluster.busy_one()
+    before, worker = cluster.session(name), cluster.workers[name]
+    worker.send_both(signal.SIGSTOP)
+    frozen = worker.child_pid
     outputs = assert_each_done_once(cluster, job, asked)
     elsewhere = cluster.client.submit(more := requests(8, tokens=200, about="later"))
-    cluster.busy("b")
+    cluster.busy(cluster.other(name))
 
-    cluster.workers["a"].send_both(signal.SIGCONT)
+    worker.send_both(signal.SIGCONT)
 
-    wait_until(lambda: cluster.workers["a"].child_pid != frozen, what="a new child")
-    assert "this session was declared dead" in cluster.workers["a"].log
-    assert cluster.ready("a")[0].id != before.id
+    wait_until(lambda: worker.child_pid != frozen, what="a new child")
+    assert "this session was declared dead" in worker.log
+    assert cluster.ready(name)[0].id != before.id
     assert assert_each_done_once(cluster, job, asked) == outputs
     assert_each_done_once(cluster, elsewhere, more)
 
@@ -72,13 +74,14 @@ def test_a_worker_that_was_frozen_past_its_lease_commits_nothing_that_counts(clu
 def test_a_child_that_stays_frozen_is_killed_and_replaced(cluster):
     asked = requests(16, tokens=100)
     job = cluster.client.submit(asked)
-    before = cluster.busy("b")
+    name = cluster.busy_one()
+    before = cluster.session(name)
 
-    os.kill(cluster.workers["b"].child_pid, signal.SIGSTOP)
+    os.kill(cluster.workers[name].child_pid, signal.SIGSTOP)
 
     assert_each_done_once(cluster, job, asked)
     assert "does not end by itself; killing it" in wait_until(
-        lambda: (session := cluster.session("b")) and session.id != before.id and cluster.workers["b"].log
+        lambda: (session := cluster.session(name)) and session.id != before.id and cluster.workers[name].log
     )
 
 

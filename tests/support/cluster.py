@@ -155,13 +155,23 @@ class Cluster:
             what=f"{name} generates",
         )
 
-    def busy_one(self) -> str:
-        """Wait until some worker generates; its short name. Which one gets a small job is the driver's choice."""
+    def busy_one(self, tokens: int = 1) -> str:
+        """Wait until some worker generates, and has done so many tokens more since the call; its short name.
+
+        Which one gets a small job is the driver's choice.
+        """
+        before = {row.id: row.generated_tokens for row in self.client.workers()}
 
         def found() -> str | None:
-            return next((name for name in self.workers if (row := self.session(name)) and row.running), None)
+            rows = [(name, row) for name in self.workers if (row := self.session(name)) and row.running]
+            return next((name for name, row in rows if row.generated_tokens >= before.get(row.id, 0) + tokens), None)
 
         return wait_until(found, what="a worker that generates")
+
+    def other(self, name: str) -> str:
+        """The short name of the other one of two workers."""
+        (other,) = self.workers.keys() - {name}
+        return other
 
     def saved_tokens(self, job: Job) -> dict[int, tuple[int, ...]]:
         """The tokens that checkpoints hold, by request."""
