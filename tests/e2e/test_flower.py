@@ -33,8 +33,12 @@ def flower(cluster):
     process.end()
 
 
-def test_flower_lists_every_worker_by_its_name_and_sees_every_batch(cluster, flower):
-    asked = requests(40, tokens=50)
+def test_flower_shows_every_worker_by_its_name_before_it_has_work_and_sees_every_batch(cluster, flower):
+    def shown():
+        return {row["hostname"] for row in flower("/workers?json=1").get("data", []) if row["status"]}
+
+    wait_until(lambda: shown() == {"a@e2e", "b@e2e"}, 60, what=lambda: f"{shown()}")
+    asked = requests(64, tokens=200)  # as many as both run at once, long enough to be looked at
     job = cluster.client.submit(asked)
     wait_until(lambda: job.progress().pending == 0)
     rows = cluster.client.workers()
@@ -50,13 +54,6 @@ def test_flower_lists_every_worker_by_its_name_and_sees_every_batch(cluster, flo
     assert {tasks[batch]["name"] for batch in batches} == {"stoker.generate_batch"}
     assert {batch: tasks[batch]["worker"] for batch in batches} == batches
     assert all(asked[0].prompt not in json.dumps(task) for task in tasks.values()), "prompts stay in the ledger"
-
-
-def test_flower_shows_a_worker_that_has_nothing_to_do(flower):
-    def shown():
-        return {row["hostname"] for row in flower("/workers?json=1").get("data", []) if row["status"]}
-
-    wait_until(lambda: shown() == {"a@e2e", "b@e2e"}, 60, what=lambda: f"{shown()}")
 
 
 def test_flower_s_api_can_send_a_command_of_run_time_control_and_shows_its_answer(cluster, flower):
