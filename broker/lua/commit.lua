@@ -165,7 +165,10 @@ if #accepted > 0 then
   for _, cost in ipairs(redis.call('HMGET', KEYS[3], unpack(accepted))) do
     settled = settled + string.match(cost or '0', '^%d+')
   end
-  for _, key in ipairs({ 2, 3, 5, 12, 13 }) do redis.call('HDEL', KEYS[key], unpack(accepted)) end
+  for _, key in ipairs({ 2, 3, 5 }) do redis.call('HDEL', KEYS[key], unpack(accepted)) end
+  for _, key in ipairs({ 12, 13 }) do -- few jobs have any
+    if redis.call('EXISTS', KEYS[key]) == 1 then redis.call('HDEL', KEYS[key], unpack(accepted)) end
+  end
   redis.call('ZREM', KEYS[4], unpack(accepted))
   if followed then redis.call('ZREM', KEYS[19], unpack(accepted)) end
 

@@ -110,13 +110,16 @@ def test_each_batch_hears_of_its_own(make_loop, engine):
     assert completed(one) == {4: "b1/4"}
 
 
-def test_what_ends_in_one_step_comes_together(make_loop, engine):
+def test_what_ends_in_one_step_comes_together(make_loop, engine, monkeypatch):
+    sizes, complete = [], Inbox.complete
+    monkeypatch.setattr(Inbox, "complete", lambda self, ended: sizes.append(len(ended)) or complete(self, ended))
     loop, one, other = make_loop(), Inbox(), Inbox()
     loop.submit("b1", [claimed(index) for index in range(50)], one)
     loop.submit("b2", [claimed(0)], other)
     engine.said.put([*(f"b1/{index}" for index in range(50)), "b2/0"])
     assert sorted(one.take(5).completed) == list(range(50))
     assert completed(other) == {0: "b2/0"}
+    assert sizes == [50, 1]
 
 
 def test_what_nobody_waits_for_is_dropped(make_loop, engine):
