@@ -27,12 +27,9 @@ PEERS = {
     RAY: Peer(script="recovery_ray.py", modules=("ray",)),
     RQ: Peer(script="recovery_rq.py", modules=("rq", "redis")),
 }
-TOLD: tuple[Mapping[str, object], ...] = (
-    {"kinds": KINDS},
-    {"kinds": (WHOLE,), "visibility_s": TUNED_S},
-    {"kinds": (WHOLE,)},
-    {"kinds": KINDS},
-)
+# Which deaths each of them is measured with; an actor has only one.
+DEATHS = dict(zip(PEERS, (KINDS, (WHOLE,), KINDS, KINDS), strict=True))
+VISIBILITY_S = dict(zip(PEERS, (0, TUNED_S, 0, 0), strict=True))
 # What the rest of a row says when a run has not ended in time.
 CONFIGURED = {
     CELERY: "by configuration after the visibility timeout of 3,600 s",
@@ -66,9 +63,9 @@ def _contenders(plan: Killing, kinds: tuple[str, ...], peers: Mapping[str, Peer]
         tuned = lambda: kill_workers(plan, (WHOLE,), heartbeat_timeout_s=TUNED_S)  # noqa: E731
         found.append(Contender(name=TUNED_STOKER, measure=tuned))
     workload = msgspec.to_builtins(plan)
-    for (name, peer), told in zip(PEERS.items(), TOLD, strict=True):
-        if name in peers:
-            found.append(_peer(name, peer, workload | dict(told)))
+    for name, peer in peers.items():
+        if tried := [kind for kind in DEATHS[name] if kind in kinds]:
+            found.append(_peer(name, peer, workload | {"kinds": tried, "visibility_s": VISIBILITY_S[name]}))
     return found
 
 

@@ -62,7 +62,7 @@ def test_a_failure_stands_in_the_table():
 
 
 def test_every_peer_has_its_script_and_is_told_what_to_do():
-    assert len(death.TOLD) == len(death.PEERS)
+    assert list(death.DEATHS) == list(death.VISIBILITY_S) == list(death.PEERS)
     assert all((PEERS / peer.script).is_file() for peer in death.PEERS.values())
     assert set(death.CONFIGURED) <= set(death.PEERS)
 
