@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 FOLDER = Path(__file__).parent
-# What takes long begins first, so that processes that share the tests end together.
-FIRST = ("e2e/test_chaos.py", "e2e", "worker", "redis", "unit")
+# What takes long begins early, so that processes that share the tests end together; and before the tests of what
+# happens in time, those that only compute, while scripts/check runs beside them.
+FIRST = ("worker", "e2e/test_chaos.py", "e2e", "redis", "unit")
 
 # Hypothesis fails what is slow by the clock: 200 ms an example.
 settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
