@@ -215,6 +215,20 @@ class Ledger:
         args = [batch_id, session_id, int(count_attempt), job_id, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
 
+    def recall(self, token: str, session_id: str, order_id: str, count: int) -> bool:
+        """Ask a session to give back so many requests that it has not begun; it learns so at its next beat.
+
+        False when it is gone, or was given this order before.
+
+        Raises:
+            NotLeaderError: `token` does not hold the lead.
+        """
+        keys = [self._keys.leader, self._keys.session(session_id).record]
+        asked = int(self._scripts.run("recall", keys, [token, order_id, count]))
+        if asked < 0:
+            raise NotLeaderError
+        return asked == 1
+
     def release_batch(self, batch: BatchRecord, *, count_attempt: bool) -> int:
         """Take a whole batch back from its session. Returns the requests that are pending again."""
         return self.release(batch.id, batch.job, batch.session, count_attempt=count_attempt)

@@ -218,6 +218,13 @@ class BeatReply(StrEnum):
     FENCED = "fenced"
 
 
+class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to a beat, and how many requests that have not begun the leader wants back for idle workers."""
+
+    reply: BeatReply
+    recalled: int = 0
+
+
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports at every beat."""
 
@@ -234,6 +241,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    given_back: int = 0  # requests, to idle workers, as the leader has asked
     telemetry: str = "{}"  # JSON; for people, never for decisions
 
 
@@ -266,6 +274,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    given_back: int = 0  # requests that it had not begun, to idle workers
     telemetry: str = "{}"
     progress_ms: int = 0  # when the engine last made a step, or had nothing to do
     beat_ms: int = 0

@@ -23,6 +23,7 @@ COMMANDS = (
     "open_session",
     "publish",
     "quarantine",
+    "recall",
     "release",
     "renew",
     "resign",

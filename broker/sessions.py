@@ -12,7 +12,7 @@ from broker import codec
 from broker.connection import RedisClient, broker_errors
 from broker.errors import MessageError, WorkerNameTakenError
 from broker.keys import Keys
-from broker.records import BeatReply, Cause, Heartbeat, Session
+from broker.records import BeatAnswer, BeatReply, Cause, Heartbeat, Session
 from broker.scripts import Scripts
 from broker.topology import queue_name
 
@@ -50,13 +50,14 @@ class Sessions:
             if epoch == 0:
                 raise WorkerNameTakenError(f"worker name {worker!r} is in use by a live session; choose another name")
 
-    def beat(self, session_id: str, worker: str, heartbeat: Heartbeat) -> BeatReply:
-        """Renew the lease and report."""
+    def beat(self, session_id: str, worker: str, heartbeat: Heartbeat) -> BeatAnswer:
+        """Renew the lease and report. An order of the leader's comes with one answer only."""
         session = self._keys.session(session_id)
         flat = [part for item in msgspec.structs.asdict(heartbeat).items() for part in item]
         keys = [session.record, self._keys.sessions, self._keys.worker(worker), self._keys.wake]
-        reply = int(self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat]))
-        return BeatReply.FENCED if reply < 0 else BeatReply.DRAIN if reply else BeatReply.GO_ON
+        code, recalled = self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat])
+        reply = BeatReply.FENCED if code < 0 else BeatReply.DRAIN if code else BeatReply.GO_ON
+        return BeatAnswer(reply=reply, recalled=recalled)
 
     def expire(
         self,

@@ -35,6 +35,13 @@ def worker_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: Wo
     )
 
 
+def living_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: WorkerSpeeds) -> tuple[WorkerView, ...]:
+    """The workers that can be asked for something; those too that get no work any more."""
+    return tuple(
+        _worker_view(session, speeds.speed(session)) for session in sessions if judge(session, limits) is Verdict.ALIVE
+    )
+
+
 def observe(
     ledger: Fronts,
     ranked: Iterable[tuple[WaitingJob, int]],
@@ -108,4 +115,6 @@ def _worker_view(session: Session, speed: float) -> WorkerView:
         tokens_in_hand=session.inhand_tokens,
         speed=speed,
         isolated=session.isolated > 0,
+        waiting=session.waiting,
+        leaving=session.state != WorkerState.READY or session.drain > 0,
     )

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from broker.records import Session, WaitingChanges
+from driver.balancing import BalanceMemory, Recall, recalls
 from driver.detector import DetectorLimits
 from driver.estimates import Lengths, WorkerSpeeds
 from driver.fairness import Fairness
 from driver.lateness import Late, certainly_late
-from driver.observe import Fronts, observe, worker_views
+from driver.observe import Fronts, living_views, observe, worker_views
 from driver.placement import Memory
 from driver.scheduler import BatchLimits, schedule
 from driver.snapshot import Assignment, WorkerView
@@ -42,11 +43,15 @@ class Planner:
         self._memory = Memory()
         self._lengths = Lengths()
         self._speeds = WorkerSpeeds()
+        self._balance = BalanceMemory()
 
     def workers(self, sessions: Sequence[Session]) -> tuple[WorkerView, ...]:
         """The workers that may get work now; learns from their beats."""
         self._speeds.note(sessions)
-        return worker_views(sessions, self._detector, self._speeds)
+        self._balance.note(sessions)
+        giving = self._balance.asked_sessions
+        able = [session for session in sessions if session.id not in giving] if giving else sessions
+        return worker_views(able, self._detector, self._speeds)
 
     def learn(self, changes: WaitingChanges, now_ms: int) -> None:
         """Jobs have begun to wait, or do not wait any more; `now_ms` is the server's time."""
@@ -79,3 +84,19 @@ class Planner:
         snapshot = msgspec.structs.replace(snapshot, jobs=jobs)
         assignments = schedule(snapshot, self._fairness, self._memory, self._limits, now_s)
         return Plan(assignments=assignments, late=tuple(late))
+
+    def balance(self, sessions: Sequence[Session], workers: Sequence[WorkerView], now_ms: int) -> tuple[Recall, ...]:
+        """Who should give back what waits inside, as `workers` with nothing to do would end it sooner.
+
+        A model for which anything is pending is left alone: that comes first.
+        """
+        idle = [worker for worker in workers if worker.idle_slots]
+        models = {worker.model for worker in idle} - self._balance.asked_models
+        decided: list[Recall] = []
+        for model in sorted(model for model in models if not self._fairness.count(("", model))):
+            here = [row for row in sessions if row.model == model and self._balance.waits_for_long(row)]
+            held = living_views(here, self._detector, self._speeds)
+            for recall in recalls(held, [worker for worker in idle if worker.model == model]):
+                self._balance.note_order(recall, model, now_ms)
+                decided.append(recall)
+        return tuple(decided)

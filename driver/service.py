@@ -4,6 +4,7 @@ import logging
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -12,7 +13,9 @@ from broker.celery_app import create_app
 from broker.clock import Clock
 from broker.errors import BrokerError
 from broker.ledger import NotLeaderError
+from broker.records import Session
 from broker.store import Store
+from driver.balancing import Recall
 from driver.capacity import Capacity
 from driver.detector import DetectorLimits
 from driver.ending import end_pending
@@ -24,7 +27,7 @@ from driver.scalers.base import Scaler
 from driver.scheduler import BatchLimits
 from driver.settings import DriverSettings
 from driver.silence import Silence
-from driver.snapshot import Assignment, WorkerView
+from driver.snapshot import Assignment
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +164,7 @@ class DriverService:
         sessions = look.sessions
         if self._recovery.recover(sessions, trust_silence=self._silence_of_workers.counts):
             sessions = self._lookout.look().sessions
-        dispatched = self._schedule(self._planner.workers(sessions), look.stopping, look.now_ms)
+        dispatched = self._schedule(sessions, look.stopping, look.now_ms)
         if is_reconciling:  # what nobody waits for comes last
             self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._reconciler.reconcile(sessions, look.now_ms, trust_silence=self._silence_of_clients.counts)
@@ -169,7 +172,8 @@ class DriverService:
         self._is_idle = not (self._waiting or dispatched or any(row.batches or row.inhand_requests for row in sessions))
         return dispatched
 
-    def _schedule(self, workers: tuple[WorkerView, ...], stopping: set[str], now_ms: int) -> int:
+    def _schedule(self, sessions: Sequence[Session], stopping: set[str], now_ms: int) -> int:
+        workers = self._planner.workers(sessions)
         self._is_full = not all(worker.has_room for worker in workers)
         if not any(worker.has_room for worker in workers):
             return 0
@@ -182,7 +186,15 @@ class DriverService:
         for item in plan.assignments:
             given[item.session_id] += len(item.indices)
         self._is_full |= any(given[worker.session_id] >= worker.free_slots for worker in workers)
-        return sum(self._dispatch(assignment) for assignment in plan.assignments)
+        dispatched = sum(self._dispatch(assignment) for assignment in plan.assignments)
+        for recall in self._planner.balance(sessions, workers, now_ms):
+            self._recall(recall)
+        return dispatched
+
+    def _recall(self, recall: Recall) -> None:
+        order_id = uuid.uuid4().hex
+        if self._store.ledger.recall(self._leadership.token, recall.session_id, order_id, recall.count):
+            logger.info("%s is asked to give back %d requests for idle workers", recall.worker, recall.count)
 
     def _dispatch(self, assignment: Assignment) -> bool:
         if self._clock.now_s() - self._renewed_s > RENEW_AFTER_S:

@@ -24,6 +24,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     tokens_in_hand: int = 0
     speed: float = 1.0  # tokens per second with all slots in use
     isolated: bool = False  # runs suspects, and nothing else
+    waiting: int = 0  # of those in hand, as of the last beat: it has not begun them
+    leaving: bool = False  # gets nothing any more: it drains, or is about to serve something else
 
     @property
     def has_room(self) -> bool:

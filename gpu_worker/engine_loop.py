@@ -90,6 +90,13 @@ class EngineLoop:
         for _, index in mine:
             self.withdraw(batch_id, index)
 
+    def not_begun(self) -> list[tuple[str, int]]:
+        """Batch and index of what the engine has not begun, in the order in which it will."""
+        waiting = self._engine.not_begun()
+        with self._lock:
+            known = [(request_id, self._waiting.get(request_id)) for request_id in waiting]
+        return [(_batch_id(request_id), item.index) for request_id, item in known if item is not None]
+
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
@@ -151,3 +158,7 @@ class EngineLoop:
 
 def _request_id(batch_id: str, index: int) -> str:
     return f"{batch_id}/{index}"
+
+
+def _batch_id(request_id: str) -> str:
+    return request_id.rpartition("/")[0]

@@ -21,6 +21,7 @@ from broker.records import ClaimedBatch, ClaimedRequest
 from gpu_worker.engine.base import Completion
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY
 from gpu_worker.in_hand import Ticket
+from gpu_worker.inbox import News
 from gpu_worker.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class _Execution:
         self._open = {item.index: item for item in claimed.requests}
         self._end_s = float("inf") if claimed.deadline_s is None else time.monotonic() + claimed.deadline_s
         ticket.cancelled = claimed.cancelled
+        ticket.suspects = frozenset(item.index for item in claimed.requests if item.attempts)
 
     def run(self) -> None:
         self._commit(self._refused(index, why) for index, why in self._claimed.unreadable)
@@ -98,6 +100,11 @@ class _Execution:
         """Wait for news of the engine and put it into the ledger."""
         wait_s = self._end_s - time.monotonic()
         news = self._ticket.inbox.take(None if wait_s == float("inf") else max(wait_s, 0.0))
+        self._record(news)
+        if recalled := news.recalled & self._open.keys():
+            self._give_back(recalled)
+
+    def _record(self, news: News) -> None:
         self._commit_completed(news.completed)
         if news.saved:
             insist(lambda: self._ledger.checkpoint(*self._ids, news.saved))
@@ -115,7 +122,9 @@ class _Execution:
         again: list[int] = []
         outputs: list[Output] = []
         for index, completion in completed.items():
-            item = self._open.pop(index)
+            item = self._open.pop(index, None)
+            if item is None:  # it ended in the moment in which it was given back, and runs elsewhere
+                continue
             if self._should_run_elsewhere(item, completion):
                 again.append(index)
             else:
@@ -151,13 +160,32 @@ class _Execution:
 
     def _give_rest_back(self) -> None:
         """Save the tokens so far and make the rest pending again, without counting an attempt."""
+        self._withdraw(self._open)
+        self._release()
+
+    def _give_back(self, indices: Collection[int]) -> None:
+        """Make some requests pending again, for others that have nothing to do; the batch goes on without them."""
+        left = self._withdraw(indices)
+        if not left:
+            return  # without indices all would be released
+        released = insist(lambda: self._ledger.release(*self._ids, count_attempt=False, indices=left))
+        for index in left:
+            del self._open[index]
+        logger.info("gave %d requests of batch %s back, which had not begun", released, self._ticket.batch_id)
+        if released:
+            self._runtime.note_given_back(released)
+
+    def _withdraw(self, indices: Collection[int]) -> list[int]:
+        """Take requests from the engine and save their tokens so far; returns those that have not ended meanwhile."""
         loop, batch_id = self._runtime.loop, self._ticket.batch_id
-        partial = {index: loop.withdraw(batch_id, index) for index in self._open}
-        self._commit_completed(self._ticket.inbox.take(0.0).completed)
-        tokens = {index: item.checkpoint for index, item in partial.items() if item and index in self._open}
+        partial = {index: loop.withdraw(batch_id, index) for index in indices}
+        # What ended just before it could be withdrawn is in the inbox.
+        self._record(self._ticket.inbox.take(0.0))
+        left = [index for index in partial if index in self._open]
+        tokens = {index: item.checkpoint for index in left if (item := partial[index]) and item.checkpoint}
         if tokens:
             insist(lambda: self._ledger.checkpoint(*self._ids, tokens))
-        self._release()
+        return left
 
     def _release(self) -> None:
         released = insist(lambda: self._ledger.release(*self._ids, count_attempt=False))

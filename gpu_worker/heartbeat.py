@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable
 
 from broker.errors import BrokerError
-from broker.records import BeatReply, Heartbeat
+from broker.records import BeatAnswer, Heartbeat
 from broker.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
 
 class Heart:
-    """Beats every `interval_s` seconds until stopped; `on_reply` hears what each beat learned."""
+    """Beats every `interval_s` seconds until stopped; `on_answer` hears what each beat learned."""
 
     def __init__(
         self,
@@ -21,14 +21,14 @@ class Heart:
         worker: str,
         interval_s: float,
         read: Callable[[], Heartbeat],
-        on_reply: Callable[[BeatReply], None],
+        on_answer: Callable[[BeatAnswer], None],
     ) -> None:
         self._sessions = sessions
         self._session_id = session_id
         self._worker = worker
         self._interval_s = interval_s
         self._read = read
-        self._on_reply = on_reply
+        self._on_answer = on_answer
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -66,7 +66,7 @@ class Heart:
         """One beat. An outage is logged once; the next beat tries again."""
         number = self._begun = self._begun + 1
         try:
-            self._on_reply(self._sessions.beat(self._session_id, self._worker, self._read()))
+            self._on_answer(self._sessions.beat(self._session_id, self._worker, self._read()))
         except BrokerError as error:
             if self._broker_up:
                 logger.warning("no heartbeat: %s", error)

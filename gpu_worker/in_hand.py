@@ -1,18 +1,28 @@
 """The batches that a worker has in hand, and what each is told to do before its requests are through."""
 
 import threading
+import time
+from collections.abc import Sequence
 
 from gpu_worker.inbox import Inbox
 
+# So long what has come stays: a request that was given back to be run elsewhere is not sent around.
+SETTLE_S = 2.0
+
 
 class Ticket:
-    """One batch in hand. The flag is set by other threads; the inbox is woken so that the batch sees it."""
+    """One batch in hand. The flag is set by other threads; the inbox is woken so that the batch sees it.
+
+    `suspects` are requests that were part of a death: they are where the driver wants them.
+    """
 
     def __init__(self, batch_id: str, job_id: str) -> None:
         self.batch_id = batch_id
         self.job_id = job_id
         self.inbox = Inbox()
         self.cancelled = False
+        self.suspects: frozenset[int] = frozenset()
+        self.taken_s = time.monotonic()
 
     def cancel(self) -> None:
         """The job was cancelled."""
@@ -26,6 +36,7 @@ class InHand:
     def __init__(self) -> None:
         self._lock = threading.Condition(threading.Lock())
         self._tickets: dict[str, Ticket] = {}
+        self.given_back = 0  # requests that had not begun, in this session
 
     def take(self, batch_id: str, job_id: str) -> Ticket | None:
         """Take a batch in hand; None when it is already: Celery delivers a running task again after a blip."""
@@ -59,6 +70,27 @@ class InHand:
         for ticket in self._all():
             if ticket.job_id in job_ids and not ticket.cancelled:
                 ticket.cancel()
+
+    def recall(self, waiting: Sequence[tuple[str, int]], count: int) -> int:
+        """Tell batches to give back so many of these requests: batch and index, in the order in which they would begin.
+
+        It is the last ones, and none that has come just now. Returns how many were found.
+        """
+        settled_s = time.monotonic() - SETTLE_S
+        tickets = {ticket.batch_id: ticket for ticket in self._all() if ticket.taken_s <= settled_s}
+        found = [
+            (ticket, index)
+            for batch_id, index in waiting
+            if (ticket := tickets.get(batch_id)) is not None and index not in ticket.suspects
+        ]
+        for ticket, index in found[-count:]:
+            ticket.inbox.recall(index)
+        return min(count, len(found))
+
+    def note_given_back(self, count: int) -> None:
+        """So many requests were given back because others had nothing to do."""
+        with self._lock:
+            self.given_back += count
 
     def wake_all(self) -> None:
         """Make every batch look around."""

@@ -7,7 +7,8 @@ import msgspec
 from broker.deltas import TextDelta
 from gpu_worker.engine.base import Completion
 
-_Said = tuple[int, TextDelta | tuple[int, ...]] | dict[int, Completion]
+# Of one request, or of those that have ended together, or those that are wanted elsewhere.
+_Said = tuple[int, TextDelta | tuple[int, ...]] | dict[int, Completion] | frozenset[int]
 
 
 class News(msgspec.Struct, kw_only=True):
@@ -16,6 +17,7 @@ class News(msgspec.Struct, kw_only=True):
     completed: dict[int, Completion]
     saved: dict[int, tuple[int, ...]]  # tokens so far of requests that go on
     texts: dict[int, TextDelta]  # new text of requests that go on
+    recalled: set[int]  # requests to give back
 
 
 class Inbox:
@@ -36,13 +38,17 @@ class Inbox:
         """A request has new text, right behind what was published of it before."""
         self._queue.put((delta.index, delta))
 
+    def recall(self, index: int) -> None:
+        """A request is to be given back, so that it runs elsewhere."""
+        self._queue.put(frozenset((index,)))
+
     def wake(self) -> None:
         """Make the batch look around, though nothing has happened to its requests."""
         self._queue.put(None)
 
     def take(self, timeout_s: float | None) -> News:
         """Wait for news, at most `timeout_s` seconds (None: as long as it takes), and take all there is."""
-        news = News(completed={}, saved={}, texts={})
+        news = News(completed={}, saved={}, texts={}, recalled=set())
         try:
             self._sort(self._queue.get(timeout=timeout_s), news)
             while True:
@@ -58,6 +64,9 @@ class Inbox:
             for index in item:
                 news.saved.pop(index, None)
                 news.texts.pop(index, None)  # it is in the completion
+            return
+        if isinstance(item, frozenset):
+            news.recalled |= item
             return
         index, said = item
         if isinstance(said, TextDelta):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker.errors import BrokerError, BrokerUnavailableError
 from broker.messages import WorkerState
-from broker.records import BeatReply, Cause, Heartbeat
+from broker.records import BeatAnswer, BeatReply, Cause, Heartbeat
 from broker.store import Store
 from gpu_worker.engine.base import Capacity, Engine, Load
 from gpu_worker.engine.progress import heard_by
@@ -56,7 +56,7 @@ class Runtime:
         self.started_s = time.monotonic()
         self._failed_in_row: set[tuple[str, int]] = set()
         self._heart = Heart(
-            store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, self._on_reply
+            store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, self._on_answer
         )
 
     @property
@@ -147,6 +147,11 @@ class Runtime:
         """The engine has generated for a request."""
         self._failed_in_row.clear()
 
+    def note_given_back(self, count: int) -> None:
+        """So many requests that had not begun are pending again, for idle workers; the driver should know at once."""
+        self.in_hand.note_given_back(count)
+        self._heart.beat_now()
+
     def note_failure(self, job_id: str, index: int, message: str) -> None:
         """The engine has failed a request; after `failure_limit` different ones in a row the worker is set aside.
 
@@ -229,6 +234,7 @@ class Runtime:
             waiting=load.waiting,
             steps=load.steps,
             generated_tokens=load.generated_tokens,
+            given_back=self.in_hand.given_back,
         )
 
     def _read_telemetry(self, capacity: Capacity | None = None, load: Load | None = None) -> str:
@@ -237,14 +243,22 @@ class Runtime:
             self._set_aside(self._telemetry.fault)
         return reading
 
-    def _on_reply(self, reply: BeatReply) -> None:
-        if reply is BeatReply.FENCED:
+    def _on_answer(self, answer: BeatAnswer) -> None:
+        if answer.reply is BeatReply.FENCED:
             end_process(EXIT_FENCED, "this session was declared dead; its work is elsewhere now")
-        if reply is BeatReply.DRAIN and self.standing.state in IN_SERVICE:
+        if answer.recalled:
+            self._recall(answer.recalled)
+        if answer.reply is BeatReply.DRAIN and self.standing.state in IN_SERVICE:
             logger.warning("asked to drain")
             self.drain()
             os.kill(self._main_pid, signal.SIGTERM)
         self._look_for_cancelled_jobs()
+
+    def _recall(self, count: int) -> None:
+        """Have requests given back that the engine has not begun: others have nothing to do."""
+        loop = self.seat.loop
+        found = self.in_hand.recall(loop.not_begun(), count) if loop is not None else 0
+        logger.info("asked to give back %d requests that wait here; found %d", count, found)
 
     def _look_for_cancelled_jobs(self) -> None:
         job_ids = self.in_hand.job_ids()

@@ -121,6 +121,13 @@ class Engine(Protocol):
         """
         ...
 
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests that still wait for their first step here, in the order in which they will begin.
+
+        Those that are under suspicion of breaking the engine are left out. At once, whatever else goes on.
+        """
+        ...
+
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Change what the engine can hold; 0 leaves a size as it is. What is in hand stays in hand, with its tokens.
 

@@ -158,6 +158,12 @@ class GenerationLoop:
         state = scheduler.active_requests.get(key) or scheduler.waiting_requests.get(key)
         return _generated(state) if state is not None else ()
 
+    def has_begun(self, key: str) -> bool:
+        """Whether a request has a place in the KV cache, or has had one."""
+        if self._processor is None:
+            return False
+        return key in self._processor.scheduler.active_requests or bool(self.tokens(key))
+
     def stop(self, timeout_s: float = 30.0) -> None:
         """End the thread after the step it is in, and free the KV cache. Safe to call twice."""
         manager, self._manager, self._processor = self._manager, None, None

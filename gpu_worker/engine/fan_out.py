@@ -1,6 +1,7 @@
 """Several texts of one request (`n`) for any engine: each is a request of its own, and they end as one completion."""
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +103,14 @@ class FanOut:
     def text(self, request_id: str) -> str:
         """That of the engine beneath: a request for several texts does not stream."""
         return self._engine.text(request_id)
+
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests none of whose texts has begun; see `Engine.not_begun`."""
+        waiting = self._engine.not_begun()
+        with self._lock:
+            texts = Counter(waiting_id.partition(_PART)[0] for waiting_id in waiting)
+            begun = {name for name, group in self._groups.items() if texts[name] < len(group.part_ids)}
+        return tuple(name for name in texts if name not in begun)
 
     @property
     def model(self) -> Any:

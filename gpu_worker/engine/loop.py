@@ -59,6 +59,10 @@ class Loop(Protocol):
         """What it has generated for a request so far; empty for one that it does not hold."""
         ...
 
+    def has_begun(self, key: str) -> bool:
+        """Whether a request has a place in the KV cache, or has had one."""
+        ...
+
     def stop(self) -> None:
         """End its thread after the step it is in, and free the KV cache. Safe to call twice."""
         ...

@@ -45,6 +45,12 @@ class ServerQueue:
                 prompt_tokens=self._prompt_tokens,
             )
 
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Those that wait for room, in the order in which they will be sent; of some the server may know before."""
+        with self._changed:
+            return tuple(self._waiting)
+
     def add(self, held: HeldCall) -> None:
         """Take a request, and send it when there is room. One already in hand is left as it is."""
         with self._changed:

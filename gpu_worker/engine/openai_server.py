@@ -144,6 +144,10 @@ class OpenAIEngine:
         """The text so far of a request that streams; see `Engine.text`. None of one that is sampled without a seed."""
         return self._queue.settled(request_id)
 
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests that were not sent to the server yet; see `Engine.not_begun`."""
+        return self._queue.unsent
+
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Change how much is sent to the server at once; see `Engine.resize`. The server stays as it is."""
         self._queue.resize(slots=slots, kv_tokens=kv_tokens)

@@ -124,6 +124,11 @@ class PaddedLoop:
             row = self._active.get(key)
             return tuple(row.generated_tokens) if row is not None else ()
 
+    def has_begun(self, key: str) -> bool:
+        """See `Loop.has_begun`."""
+        with self._changed:
+            return key in self._active
+
     def stop(self) -> None:
         """See `Loop.stop`."""
         with self._changed:

@@ -110,6 +110,11 @@ class ResidentLoop:
         """The request in hand whose present run has this key."""
         return self._book.running(key)
 
+    def not_begun(self) -> list[Held]:
+        """Those in hand that wait for their first step, in their order; none that was there when a loop broke."""
+        fresh = (held for held in self._book if not held.failures and held.progress == held.before)
+        return [held for held in fresh if not self._loop.has_begun(held.key)]
+
     def over(self) -> list[Held]:
         """Those in hand that need no further token."""
         return [held for held in self._book if held.over]

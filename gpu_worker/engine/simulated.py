@@ -162,6 +162,11 @@ class SimulatedEngine:
             held = self._running.get(request_id) or self._waiting.get(request_id)
             return held.settled.push(held.tokens) if held is not None and held.settled is not None else ""
 
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests that wait for a slot, and have never had one; see `Engine.not_begun`."""
+        with self._changed:
+            return tuple(held.request_id for held in self._waiting.values() if not held.begun)
+
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Change the sizes; see `Engine.resize`. Only what is in hand limits them."""
         with self._changed:
@@ -230,6 +235,7 @@ class SimulatedEngine:
         speed = self._options.prefill_tokens_per_s
         for held in started:
             self._running[held.request_id] = self._waiting.pop(held.request_id)
+            held.begun = True
             to_read = len(held.prompt_ids) + len(held.tokens)
             self._prompt_tokens += to_read
             prefill_s = to_read / speed if speed else 0.0

@@ -21,6 +21,7 @@ class Held:
     ending: Ending
     settled: SettledText | None
     due_s: float = 0.0  # when its next token comes
+    begun: bool = False  # it has had a slot
 
     @property
     def over(self) -> bool:

@@ -30,6 +30,7 @@ class Row:
     tokens: list[int]
     ending: Ending
     settled: SettledText | None
+    begun: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -138,6 +139,11 @@ class StepwiseEngine(ABC):
             row = self._find(request_id)
             return row.settled.push(row.tokens) if row is not None and row.settled is not None else ""
 
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests that have never run here; see `Engine.not_begun`."""
+        with self._changed:
+            return tuple(row.request_id for row in self._waiting.values() if not row.begun)
+
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """Change how much runs at once; see `Engine.resize`."""
         with self._changed:
@@ -202,6 +208,7 @@ class StepwiseEngine(ABC):
             if free < 0 or self._asleep or len(self._running) >= self._capacity.slots:
                 return
             self._running[row.request_id] = self._waiting.pop(row.request_id)
+            row.begun = True
             self._prompt_tokens += len(row.prompt_ids) + len(row.tokens)
 
     def _advance(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:

@@ -168,6 +168,15 @@ class TransformersEngine:
                 return ""
             return held.settled.push(self._resident.tokens(held))
 
+    def not_begun(self) -> tuple[str, ...]:
+        """Requests without a place in the KV cache; none while a loop is made, for seconds. See `Engine.not_begun`."""
+        if not self._lock.acquire(timeout=_LOOK_S):  # the heartbeat asks, which must not wait
+            return ()
+        try:
+            return tuple(held.request_id for held in self._resident.not_begun())
+        finally:
+            self._lock.release()
+
     @property
     def model(self) -> Any:
         """The loaded model, for a worker's extension."""

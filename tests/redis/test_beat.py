@@ -15,7 +15,7 @@ def session(stage):
 
 
 def beat(stage, session, **fields):
-    return stage.sessions.beat(session, NAME, heartbeat(**fields))
+    return stage.sessions.beat(session, NAME, heartbeat(**fields)).reply
 
 
 def test_a_beat_stores_what_it_reports(stage, session):

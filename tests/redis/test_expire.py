@@ -79,7 +79,7 @@ def test_a_beat_and_a_judgement_at_once_agree(stage):
             lambda session=session: stage.sessions.beat(session, "w", heartbeat()),
             lambda session=session, judged=judged: stage.sessions.expire(session, Cause.LOST, "silent", judged),
         )
-        assert died == (reply is BeatReply.FENCED)
+        assert died == (reply.reply is BeatReply.FENCED)
         assert (stage.session(session).state == "dead") == died
 
 

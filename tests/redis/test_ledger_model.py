@@ -73,6 +73,8 @@ class Session:
     instance: str
     epoch: int
     state: str = "starting"
+    order: str = ""  # the last one of the leader's
+    recalled: int = 0  # ordered, and not yet told
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -220,11 +222,38 @@ class LedgerMachine(RuleBasedStateMachine):
             self._beat(session, WorkerState.READY)
 
     def _beat(self, session, state):
-        reply = self.stage.sessions.beat(session.id, session.worker, heartbeat(state=state))
+        answer = self.stage.sessions.beat(session.id, session.worker, heartbeat(state=state))
         fenced = session.state in ("dead", "forgotten")
-        assert reply is (BeatReply.FENCED if fenced else BeatReply.GO_ON)
+        assert answer.reply is (BeatReply.FENCED if fenced else BeatReply.GO_ON)
+        assert answer.recalled == (0 if fenced else session.recalled)
         if not fenced:
             session.state = str(state)
+            session.recalled = 0
+        return answer.recalled
+
+    @rule(data=st.data(), count=st.integers(1, 4), order=st.sampled_from("abc"))
+    def recall(self, data, count, order):
+        """The leader wants requests back: any order, also one that was given before."""
+        session = self.some(data, self.sessions)
+        taken = session.state not in ("dead", "forgotten") and order != session.order
+        assert self.stage.ledger.recall(LEADER, session.id, order, count) == taken
+        if taken:
+            session.order, session.recalled = order, count
+
+    @rule(data=st.data())
+    def do_as_ordered(self, data):
+        """A worker hears of an order, gives back what it chooses, and may commit the same all the same."""
+        session = self.some(data, self.sessions)
+        if session.state != "ready":
+            return
+        recalled, held = self._beat(session, WorkerState.READY), [b for b in self.held_by(session) if b.held]
+        if recalled and held:
+            batch = data.draw(st.sampled_from(held))
+            back = sorted(batch.held)[-recalled:]
+            self._release(batch, count_attempt=False, indices=back)
+            if data.draw(st.booleans()):
+                self._commit(batch, back[:1], fail=False)
+            self._finish(batch, session)
 
     @rule(data=st.data(), judged=st.booleans())
     def expire(self, data, judged):
@@ -258,6 +287,8 @@ class LedgerMachine(RuleBasedStateMachine):
         job, session = self.some(data, self.jobs), self.some(data, self.sessions)
         with pytest.raises(NotLeaderError):
             self.stage.ledger.assign("deposed", session.id, "x", job.id, range(job.submitted))
+        with pytest.raises(NotLeaderError):
+            self.stage.ledger.recall("deposed", session.id, "x", 1)
         assert not self.stage.sessions.expire(session.id, Cause.LOST, "silent", 1)
         with pytest.raises(JobNotFoundError):
             self.stage.ledger.submit(job.id, "", [request()], offset=job.submitted + 1, last=True)

@@ -53,7 +53,7 @@ def test_a_replaced_session_is_fenced_and_keeps_its_batches_until_they_are_relea
     job = stage.job(1)
     batch = stage.batch("s1", job, [0])
     open_session(stage, "s2", "i1")
-    assert stage.sessions.beat("s1", NAME, heartbeat()) is BeatReply.FENCED
+    assert stage.sessions.beat("s1", NAME, heartbeat()).reply is BeatReply.FENCED
     assert [item.id for item in stage.queries.batches("s1")] == [batch]
     assert stage.ledger.release(batch, job, "s1", count_attempt=True) == 1
 
@@ -91,7 +91,7 @@ def test_opening_again_after_a_lost_answer_keeps_the_session(stage):
     assert open_session(stage, "s1", "i1") == 2
     row = stage.session("s1")
     assert (row.state, row.epoch) == (WorkerState.STARTING, 2)
-    assert stage.sessions.beat("s1", NAME, heartbeat()) is BeatReply.GO_ON
+    assert stage.sessions.beat("s1", NAME, heartbeat()).reply is BeatReply.GO_ON
 
 
 def test_of_many_instances_at_once_one_gets_the_name(stage):

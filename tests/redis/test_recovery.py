@@ -72,7 +72,7 @@ def test_a_silent_worker_is_declared_lost(stage, recovery, session):
     stage.age_beat(session, 11)
     assert recover(stage, recovery) == 1
     assert attempts(stage, job) == 0
-    assert stage.sessions.beat(session, NAME, heartbeat()) is BeatReply.FENCED
+    assert stage.sessions.beat(session, NAME, heartbeat()).reply is BeatReply.FENCED
 
 
 def test_silence_shorter_than_the_timeout_is_borne(stage, recovery, session):
@@ -118,7 +118,7 @@ def test_a_worker_without_progress_is_fenced_as_hung(stage, recovery, session, c
         assert recover(stage, recovery, trust_silence=False) == 1
     assert attempts(stage, job) == 1
     assert "no engine step for 61 s" in caplog.text
-    assert stage.sessions.beat(session, NAME, heartbeat()) is BeatReply.FENCED
+    assert stage.sessions.beat(session, NAME, heartbeat()).reply is BeatReply.FENCED
 
 
 def test_a_step_after_the_look_saves_a_hanging_worker(stage, recovery, session):

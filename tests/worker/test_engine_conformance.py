@@ -516,6 +516,21 @@ def test_a_resize_changes_the_capacity_and_keeps_what_is_in_hand(engine):
     assert run(engine, request(max_tokens=10)) == [msgspec.structs.replace(whole, request_id="0")]
 
 
+def test_what_has_not_begun_is_told_in_its_order(engine):
+    slots = engine.capacity.slots
+    engine.resize(slots=1)
+    for name in ("begun", "next", "last"):
+        engine.submit(name, request(max_tokens=1000))
+    assert started(engine, "begun") == []
+    assert engine.not_begun() == ("next", "last")
+    assert engine.cancel("last").token_ids == ()
+    assert engine.not_begun() == ("next",)
+    engine.cancel("next")
+    engine.cancel("begun")
+    assert engine.not_begun() == ()
+    engine.resize(slots=slots)
+
+
 def test_a_resize_that_a_request_in_hand_would_not_survive_is_refused(engine):
     before = engine.capacity
     engine.submit("a", request(max_tokens=300))

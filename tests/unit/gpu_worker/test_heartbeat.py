@@ -4,11 +4,12 @@ import threading
 import pytest
 
 from broker.errors import BrokerRefusedError, BrokerUnavailableError
-from broker.records import BeatReply, Heartbeat
+from broker.records import BeatAnswer, BeatReply, Heartbeat
 from gpu_worker.heartbeat import Heart
 from tests.support.waiting import wait_until
 
 REPORT = Heartbeat(state="ready")
+GO_ON = BeatAnswer(reply=BeatReply.GO_ON)
 
 
 class FakeSessions:
@@ -46,31 +47,31 @@ def make_heart(replies):
 
 
 def test_a_beat_reports_and_passes_on_the_reply(make_heart, replies):
-    sessions = FakeSessions(BeatReply.DRAIN)
+    sessions = FakeSessions(BeatAnswer(reply=BeatReply.DRAIN, recalled=2))
     make_heart(sessions).step()
     assert sessions.beats == [("s", "gpu0@host", REPORT)]
-    assert replies == [BeatReply.DRAIN]
+    assert replies == [BeatAnswer(reply=BeatReply.DRAIN, recalled=2)]
 
 
 @pytest.mark.parametrize("kind", [BrokerUnavailableError, BrokerRefusedError])
 def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog, kind):
     down = kind("down")
-    heart = make_heart(FakeSessions(down, down, BeatReply.GO_ON, down, BeatReply.GO_ON))
+    heart = make_heart(FakeSessions(down, down, GO_ON, down, GO_ON))
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             heart.step()
-    assert replies == [BeatReply.GO_ON] * 2
+    assert replies == [GO_ON] * 2
     assert [record.getMessage() for record in caplog.records] == ["no heartbeat: down"] * 2
 
 
 def test_the_first_beat_comes_at_once(make_heart):
-    sessions = FakeSessions(BeatReply.GO_ON)
+    sessions = FakeSessions(GO_ON)
     make_heart(sessions).start()
     wait_until(lambda: len(sessions.beats) == 1)
 
 
 def test_a_wanted_beat_does_not_wait_for_the_interval(make_heart):
-    sessions = FakeSessions(BeatReply.GO_ON)
+    sessions = FakeSessions(GO_ON)
     heart = make_heart(sessions)
     heart.start()
     wait_until(lambda: len(sessions.beats) == 1)
@@ -79,13 +80,13 @@ def test_a_wanted_beat_does_not_wait_for_the_interval(make_heart):
 
 
 def test_it_beats_on_by_itself(make_heart):
-    sessions = FakeSessions(BeatReply.GO_ON)
+    sessions = FakeSessions(GO_ON)
     make_heart(sessions, interval_s=0.001).start()
     wait_until(lambda: len(sessions.beats) >= 5)
 
 
 def test_after_a_stop_it_beats_no_more(make_heart):
-    sessions = FakeSessions(BeatReply.GO_ON)
+    sessions = FakeSessions(GO_ON)
     heart = make_heart(sessions, interval_s=0.001)
     heart.start()
     wait_until(lambda: sessions.beats)
@@ -98,7 +99,7 @@ def test_after_a_stop_it_beats_no_more(make_heart):
 
 
 def test_the_reply_may_stop_it(replies):
-    sessions = FakeSessions(BeatReply.FENCED)
+    sessions = FakeSessions(BeatAnswer(reply=BeatReply.FENCED))
     heart = Heart(sessions, "s", "w", 0.001, lambda: REPORT, lambda _: heart.stop())
     heart.start()
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "heartbeat"])
@@ -106,11 +107,11 @@ def test_the_reply_may_stop_it(replies):
 
 
 def test_a_heart_that_never_started_can_be_stopped(make_heart):
-    make_heart(FakeSessions(BeatReply.GO_ON)).stop()
+    make_heart(FakeSessions(GO_ON)).stop()
 
 
 def test_one_bad_beat_does_not_stop_the_heart(make_heart, replies, caplog):
-    heart = make_heart(FakeSessions(RuntimeError("the sensor is gone"), BeatReply.GO_ON), interval_s=0.01)
+    heart = make_heart(FakeSessions(RuntimeError("the sensor is gone"), GO_ON), interval_s=0.01)
     heart.start()
     wait_until(lambda: replies)
     assert "a heartbeat failed" in caplog.text

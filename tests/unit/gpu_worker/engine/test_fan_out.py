@@ -25,6 +25,9 @@ class FakeEngine:
     def generated(self, request_id):
         return (1, 2) if request_id in self.held else ()
 
+    def not_begun(self):
+        return tuple(self.held)
+
     def end(self, place, *tokens, error=None):
         request_id = list(self.held)[place]
         self.ending.append(done(request_id, *tokens, error=error))
@@ -109,3 +112,11 @@ def test_one_in_hand_is_not_taken_twice(engine, inner):
     engine.submit("a", request(2))
     engine.submit("a", request(2))
     assert len(inner.held) == 2
+
+
+def test_a_request_has_begun_when_one_of_its_texts_has(engine, inner):
+    for name, texts in (("a", 2), ("b", 1), ("c", 2)):
+        engine.submit(name, request(texts))
+    assert engine.not_begun() == ("a", "b", "c")
+    del inner.held[next(iter(inner.held))]  # the first text of a has begun
+    assert engine.not_begun() == ("b", "c")

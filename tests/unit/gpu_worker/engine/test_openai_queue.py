@@ -120,3 +120,12 @@ def test_a_closed_one_sends_nothing_more(queue, streams):
     queue.end(streams.opened[0][0], None)
     assert streams.open_ids == ["a"]
     assert queue.take() == []
+
+
+def test_what_waits_for_room_was_not_sent(queue, streams):
+    for name in "abcd":
+        queue.add(held(name))
+    assert queue.unsent == ("c", "d")
+    queue.drop("c")
+    queue.end(streams.opened[0][0], None)
+    assert queue.unsent == ()

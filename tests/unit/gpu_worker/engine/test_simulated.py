@@ -161,3 +161,14 @@ def test_what_needs_scores_is_refused_by_name(params):
     assert bad.error.code == "unsupported_parameter"
     assert bad.error.message.startswith(f"{next(iter(params))} is not offered by the simulated engine")
     assert good.error is None
+
+
+def test_one_that_memory_has_driven_out_has_begun():
+    engine = SimulatedEngine(SimulatedOptions(slots=2, memory_tokens=10))
+    for name in "abc":
+        engine.submit(name, request("one two", max_tokens=8))
+    assert engine.not_begun() == ("a", "b", "c")
+    while engine.load.running != 1:
+        engine.step(0.0)
+    assert engine.load.waiting == 2
+    assert engine.not_begun() == ("c",)
