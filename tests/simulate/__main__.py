@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from tests.simulate.limit import least_over_bound
 from tests.simulate.measures import Results
 from tests.simulate.plots import Sizes, draw
-from tests.simulate.scenarios import PLANNERS, Scenario, equal, heterogeneous, mixed, simulate, small
+from tests.simulate.scenarios import ALONE, PLANNERS, SLOTS, Scenario, equal, heterogeneous, mixed, simulate, small
 
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
 SIZES = Sizes()
@@ -48,6 +49,12 @@ def plots(
 ) -> None:
     """Simulate what docs/scheduling.md shows, and draw it as SVG files."""
     draw(folder, Sizes(gpus=gpus, requests=requests), typer.echo)
+
+
+@app.command("limit")
+def limit_command(gpus: Gpus = 1000, requests: Requests = 1_000_000, seed: Seed = 0) -> None:
+    """The least makespan over the bound with equal GPUs, for anything that does not know how long a text becomes."""
+    typer.echo(f"{least_over_bound(gpus, requests, slots=SLOTS, alone=ALONE, seed=seed):.4f} x bound")
 
 
 @app.command("small")

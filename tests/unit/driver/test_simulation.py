@@ -6,8 +6,9 @@ The simulation itself checks that no request is assigned twice or when it is not
 import pytest
 
 from tests.simulate.gpu import Gpu, Work
+from tests.simulate.limit import least_over_bound
 from tests.simulate.measures import jain
-from tests.simulate.scenarios import Scenario, equal, heterogeneous, mixed, simulate
+from tests.simulate.scenarios import Scenario, equal, heterogeneous, mixed, simulate, small
 from tests.simulate.workload import SimulatedJob
 
 
@@ -61,6 +62,18 @@ def test_gpus_of_different_speeds_finish_together():
     assert results.utilisation > 0.97
     assert results.over_bound < 1.04
     assert results.over_bound < fifo.over_bound
+
+
+def test_nobody_knows_what_runs_longest_so_the_bound_is_not_reached():
+    few, many = (least_over_bound(gpus, 1000 * gpus, slots=32, alone=60.0) for gpus in (2, 40))
+    assert 1.01 < few < many, "the more GPUs, the longer the last of them"
+    assert least_over_bound(1, 1000, slots=1, alone=60.0) == pytest.approx(1.0), "one slot is busy to the end"
+
+
+def test_many_small_jobs_are_served_as_one_large_would_be():
+    results, large = simulate(small(2, 300, users=60), "stoker"), simulate(equal(2, 300, jobs=1), "stoker")
+    assert results.batches == results.requests == 300
+    assert results.over_bound < large.over_bound + 0.1
 
 
 def test_a_batch_has_room_to_fill_while_no_slot_is_idle():
