@@ -10,7 +10,7 @@ from broker.records import ClaimedBatch, ClaimedRequest
 
 def batch(reply: list[Any]) -> ClaimedBatch:
     """The batch that is in a reply; a request that does not decode is told apart, and harms no other."""
-    cancelled, deadline_ms, *packed, payloads, saved = reply
+    cancelled, deadline_ms, priority, *packed, payloads, saved = reply
     indices, attempts, sizes = (codec.decode(list[int], numbers) for numbers in packed)
     tokens = {int(index): ids for index, ids in zip(saved[::2], saved[1::2], strict=True)}
     requests: list[ClaimedRequest] = []
@@ -27,6 +27,7 @@ def batch(reply: list[Any]) -> ClaimedBatch:
         unreadable=tuple(unreadable),
         cancelled=bool(cancelled),
         deadline_s=int(float(deadline_ms)) / 1000 if deadline_ms else None,
+        priority=int(priority),
     )
 
 

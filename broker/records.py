@@ -158,6 +158,7 @@ class ClaimedBatch(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[tuple[int, str], ...] = ()  # index and why, of what does not decode
     cancelled: bool = False
     deadline_s: float | None = None
+    priority: int = 0  # the job's
 
 
 class CommitResult(msgspec.Struct, frozen=True, kw_only=True):

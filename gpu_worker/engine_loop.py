@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from broker.deltas import TextDelta
+from broker.messages import Request
 from broker.records import ClaimedRequest
 from gpu_worker.engine.base import Completion, Engine
 from gpu_worker.inbox import Inbox
@@ -17,11 +18,15 @@ logger = logging.getLogger(__name__)
 STEP_S = 0.05
 CHECKPOINT_LOOK_S = 0.1
 TEXT_LOOK_S = 0.05
+OVERTAKEN_FOR_S = 60.0  # who has waited here for so long is not overtaken any more
 
 
 class _Waiting(msgspec.Struct, kw_only=True):
     index: int
     inbox: Inbox
+    request: Request
+    priority: int
+    since_s: float
     saved: int  # tokens that a checkpoint holds
     long: bool  # worth checkpoints at all
     streams: bool
@@ -41,6 +46,7 @@ class EngineLoop:
         self._checkpoint_tokens = (checkpoint_tokens + 1) // 2
         self._on_death = on_death
         self._lock = threading.Lock()
+        self._order = threading.RLock()  # held while what the engine has is changed
         self._waiting: dict[str, _Waiting] = {}
         self._looked_s = 0.0
         self._read_s = 0.0
@@ -65,23 +71,33 @@ class EngineLoop:
         """Seconds since the engine's last answer to `step`: it comes many times a second, unless the engine hangs."""
         return time.monotonic() - self._answered_s
 
-    def submit(self, batch_id: str, requests: Sequence[ClaimedRequest], inbox: Inbox) -> None:
-        """Give a batch's requests to the engine; the inbox hears of them by request index."""
-        waiting = {_request_id(batch_id, item.index): self._awaited(item, inbox) for item in requests}
-        with self._lock:
-            self._waiting |= waiting
-        for request_id, item in zip(waiting, requests, strict=True):
-            # One that was withdrawn meanwhile must not run.
-            if request_id in self._waiting:
-                self._engine.submit(request_id, item.request, generated=item.generated)
+    def submit(self, batch_id: str, requests: Sequence[ClaimedRequest], inbox: Inbox, *, priority: int = 0) -> None:
+        """Give a batch's requests to the engine; the inbox hears of them by request index.
+
+        They begin before what has a lower priority and has not begun: an engine takes requests as they come.
+        """
+        waiting = {_request_id(batch_id, item.index): self._awaited(item, inbox, priority) for item in requests}
+        with self._order:
+            overtaken = self._take_back(priority)
+            with self._lock:
+                self._waiting |= waiting
+            try:
+                for request_id, item in zip(waiting, requests, strict=True):
+                    # One that was withdrawn meanwhile must not run.
+                    if request_id in self._waiting:
+                        self._engine.submit(request_id, item.request, generated=item.generated)
+            finally:
+                for request_id, request, tokens in overtaken:
+                    self._engine.submit(request_id, request, generated=tokens)
 
     def withdraw(self, batch_id: str, index: int) -> Completion | None:
         """Drop a request and free its place. Returns what it had so far; None when it has ended already."""
         request_id = _request_id(batch_id, index)
-        with self._lock:
-            if self._waiting.pop(request_id, None) is None:
-                return None
-        return self._engine.cancel(request_id)
+        with self._order:
+            with self._lock:
+                if self._waiting.pop(request_id, None) is None:
+                    return None
+            return self._engine.cancel(request_id)
 
     def withdraw_batch(self, batch_id: str) -> None:
         """Drop all that a batch still has."""
@@ -97,6 +113,21 @@ class EngineLoop:
             known = [(request_id, self._waiting.get(request_id)) for request_id in waiting]
         return [(_batch_id(request_id), item.index) for request_id, item in known if item is not None]
 
+    def _take_back(self, priority: int) -> list[tuple[str, Request, tuple[int, ...]]]:
+        """Take what has a lower priority and has not begun from the engine, in its order, with its tokens so far."""
+        since_s = time.monotonic() - OVERTAKEN_FOR_S
+        with self._lock:
+            lower = {
+                key: item.request
+                for key, item in self._waiting.items()
+                if item.priority < priority and item.since_s > since_s
+            }
+        return [
+            (request_id, lower[request_id], partial.checkpoint)
+            for request_id in (self._engine.not_begun() if lower else ())
+            if request_id in lower and (partial := self._engine.cancel(request_id)) is not None
+        ]
+
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
@@ -108,11 +139,14 @@ class EngineLoop:
         except BaseException as error:
             self._on_death(error)
 
-    def _awaited(self, item: ClaimedRequest, inbox: Inbox) -> _Waiting:
+    def _awaited(self, item: ClaimedRequest, inbox: Inbox, priority: int) -> _Waiting:
         most_tokens = item.request.params.n * item.request.params.max_tokens
         return _Waiting(
             index=item.index,
             inbox=inbox,
+            request=item.request,
+            priority=priority,
+            since_s=time.monotonic(),
             saved=len(item.generated),
             long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
             streams=item.request.stream,

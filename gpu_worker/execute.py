@@ -77,7 +77,9 @@ class _Execution:
             self._release()
             return
         if self._stop_error() is None:
-            self._runtime.loop.submit(self._ticket.batch_id, tuple(self._open.values()), self._ticket.inbox)
+            requests = tuple(self._open.values())
+            priority = self._claimed.priority
+            self._runtime.loop.submit(self._ticket.batch_id, requests, self._ticket.inbox, priority=priority)
         while self._open:
             if (error := self._stop_error()) is not None:
                 self._end_rest(error)

@@ -6,9 +6,9 @@
 --
 -- KEYS 1 batch  2 batch requests  3 session  4 job  5 requests  6 assigned  7 committed  8 attempts  9 checkpoints
 -- ARGV 1 batch id  2 session id  3 job id
--- Returns nil when refused, else {cancelled (0|1), deadline in ms from now ('' for none), packed lists of the requests'
--- indices, attempts before, and payload sizes, the payloads one behind the other, and a list of index and saved tokens of
--- each request that has any}.
+-- Returns nil when refused, else {cancelled (0|1), deadline in ms from now ('' for none), the job's priority, packed lists of
+-- the requests' indices, attempts before, and payload sizes, the payloads one behind the other, and a list of index and
+-- saved tokens of each request that has any}.
 
 local PIECE = 1000 -- requests for one call: three times as many values can Lua give a command
 
@@ -18,7 +18,7 @@ local state = redis.call('HGET', KEYS[3], 'state')
 if not state or state == 'dead' then return nil end
 
 redis.call('HSET', KEYS[1], 'state', 'claimed')
-local job = redis.call('HMGET', KEYS[4], 'cancelled', 'deadline_ms')
+local job = redis.call('HMGET', KEYS[4], 'cancelled', 'deadline_ms', 'priority')
 local left = ''
 if job[2] and job[2] ~= '0' then
   local time = redis.call('TIME')
@@ -55,5 +55,5 @@ if #gone > 0 then
   redis.call('HINCRBY', KEYS[3], 'inhand_requests', 0 - #gone)
   redis.call('HINCRBY', KEYS[3], 'inhand_tokens', 0 - gone_tokens)
 end
-return { tonumber(job[1] or '0'), left, cmsgpack.pack(mine), cmsgpack.pack(attempts), cmsgpack.pack(sizes),
-  table.concat(payloads), rest }
+return { tonumber(job[1] or '0'), left, tonumber(job[3] or '0'), cmsgpack.pack(mine), cmsgpack.pack(attempts),
+  cmsgpack.pack(sizes), table.concat(payloads), rest }

@@ -24,6 +24,12 @@ def test_a_claim_marks_the_batch(stage, session):
     assert [(item.id, item.state) for item in stage.queries.batches(session)] == [(batch, "claimed")]
 
 
+def test_a_claim_tells_the_jobs_priority(stage, session):
+    job = stage.job(1, priority=-7)
+    batch = stage.batch(session, job, [0], claimed=False)
+    assert stage.ledger.claim(batch, job, session).priority == -7
+
+
 def test_claiming_twice_gives_the_same(stage, session):
     job = stage.job(2)
     batch = stage.batch(session, job, [0, 1])

@@ -252,3 +252,16 @@ def test_one_that_is_fenced_meanwhile_takes_nothing_from_the_next_owner(stage, r
         recall(stage, runtime, 2)
     assert set(stage.assigned(job)) | {output.index for output in stage.results(job)} == {0, 1, 2, 3}
     assert stage.pending(job) == []
+
+
+def test_a_higher_priority_begins_before_what_waits_in_the_worker(stage, runtime, run, app):
+    with run(*[request()] * 4, job="low"):
+        stage.ledger.submit("high", "", [request()], offset=0, last=False, priority=10)
+        batch = stage.batch("s", "high", [0], claimed=False)
+        urgent = threading.Thread(target=execute_batch, args=(app, runtime, batch, "high"))
+        urgent.start()
+        wait_until(lambda: len(runtime.loop.not_begun()) == 3)
+        assert runtime.loop.not_begun()[0] == (batch, 0)
+    urgent.join(30)
+    assert [output.index for output in stage.results("high")] == [0]
+    assert sorted(output.index for output in stage.results("low")) == [0, 1, 2, 3]

@@ -525,6 +525,11 @@ def test_what_has_not_begun_is_told_in_its_order(engine):
     assert engine.not_begun() == ("next", "last")
     assert engine.cancel("last").token_ids == ()
     assert engine.not_begun() == ("next",)
+    engine.submit("last", request(max_tokens=1000))
+    assert engine.cancel("next").token_ids == ()
+    engine.submit("next", request(max_tokens=1000))
+    assert engine.not_begun() == ("last", "next"), "what was taken back is given again, behind the others"
+    engine.cancel("last")
     engine.cancel("next")
     engine.cancel("begun")
     assert engine.not_begun() == ()

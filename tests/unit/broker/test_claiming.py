@@ -8,7 +8,7 @@ ONE, OTHER = (Request(prompt=text, params=SamplingParams()) for text in ("one", 
 def reply(payloads, *, indices=None, attempts=None, saved=()):
     indices = indices or list(range(len(payloads)))
     packed = (indices, attempts or [0] * len(payloads), [len(payload) for payload in payloads])
-    return [0, b"", *map(codec.pack, packed), b"".join(payloads), list(saved)]
+    return [0, b"", -3, *map(codec.pack, packed), b"".join(payloads), list(saved)]
 
 
 def test_requests_come_in_their_order_with_what_was_tried_and_saved():
@@ -18,7 +18,7 @@ def test_requests_come_in_their_order_with_what_was_tried_and_saved():
         ClaimedRequest(index=3, request=ONE, attempts=2, generated=(5, 6)),
         ClaimedRequest(index=7, request=OTHER),
     )
-    assert (batch.cancelled, batch.deadline_s) == (False, None)
+    assert (batch.cancelled, batch.deadline_s, batch.priority) == (False, None, -3)
 
 
 def test_what_cannot_be_read_harms_no_other():
@@ -29,6 +29,6 @@ def test_what_cannot_be_read_harms_no_other():
 
 
 def test_a_batch_with_nothing_to_do_is_empty():
-    assert claiming.batch([1, b"1500", *[codec.pack([])] * 3, b"", []]) == claiming.ClaimedBatch(
-        requests=(), cancelled=True, deadline_s=1.5
+    assert claiming.batch([1, b"1500", 10, *[codec.pack([])] * 3, b"", []]) == claiming.ClaimedBatch(
+        requests=(), cancelled=True, deadline_s=1.5, priority=10
     )

@@ -39,7 +39,12 @@ class FakeEngine:
         return [completion(request_id) for request_id in said]
 
     def cancel(self, request_id):
-        return completion(request_id, FinishReason.LENGTH) if self.held.pop(request_id, None) else None
+        if (held := self.held.pop(request_id, None)) is None:
+            return None
+        return completion(request_id, FinishReason.LENGTH, self.tokens.get(request_id, held[1]))
+
+    def not_begun(self):
+        return tuple(request_id for request_id in self.held if request_id not in self.tokens)
 
     def generated(self, request_id):
         return self.tokens.get(request_id, ())
@@ -52,8 +57,8 @@ class FakeEngine:
         self.closed += 1
 
 
-def completion(request_id, reason=FinishReason.STOP):
-    return Completion(request_id=request_id, text=request_id, finish_reason=reason)
+def completion(request_id, reason=FinishReason.STOP, tokens=()):
+    return Completion(request_id=request_id, text=request_id, token_ids=tokens, finish_reason=reason)
 
 
 def claimed(index, *, max_tokens=100, generated=(), stream=False):
@@ -98,6 +103,64 @@ def test_requests_go_to_the_engine_under_names_of_their_own(make_loop, engine):
     loop.submit("b2", [claimed(0)], Inbox())
     assert sorted(engine.held) == ["b1/0", "b1/3", "b2/0"]
     assert engine.held["b1/0"][1] == (7,)
+
+
+def test_a_higher_priority_begins_before_what_has_not_begun(make_loop, engine):
+    """Of the same or a higher one nothing is overtaken; what has begun goes on."""
+    loop = make_loop()
+    loop.submit("a", [claimed(0), claimed(1)], Inbox())
+    loop.submit("b", [claimed(0, generated=(7, 8))], Inbox(), priority=-10)
+    engine.tokens["a/0"] = (1,)
+    loop.submit("c", [claimed(0)], Inbox(), priority=10)
+    assert list(engine.held) == ["a/0", "c/0", "a/1", "b/0"]
+    loop.submit("d", [claimed(0), claimed(1)], Inbox(), priority=10)
+    assert list(engine.held) == ["a/0", "c/0", "d/0", "d/1", "a/1", "b/0"]
+    loop.submit("e", [claimed(0)], Inbox())
+    assert list(engine.held) == ["a/0", "c/0", "d/0", "d/1", "a/1", "e/0", "b/0"]
+    assert engine.held["b/0"][1] == (7, 8), "what an earlier run has generated is kept"
+
+
+def test_who_has_waited_for_long_is_not_overtaken_any_more(make_loop, engine, monkeypatch):
+    monkeypatch.setattr(engine_loop, "OVERTAKEN_FOR_S", 0.0)
+    loop = make_loop()
+    loop.submit("a", [claimed(0)], Inbox())
+    loop.submit("b", [claimed(0)], Inbox(), priority=10)
+    assert list(engine.held) == ["a/0", "b/0"]
+
+
+def test_what_was_overtaken_is_heard_of_and_can_be_withdrawn(make_loop, engine):
+    loop, inbox = make_loop(), Inbox()
+    loop.submit("a", [claimed(0), claimed(1)], inbox)
+    loop.submit("b", [claimed(0)], Inbox(), priority=10)
+    engine.said.put(["a/0"])
+    assert completed(inbox) == {0: "a/0"}
+    assert loop.withdraw("a", 1).text == "a/1"
+    assert "a/1" not in engine.held
+
+
+def test_what_ends_while_it_is_taken_back_is_left_alone(make_loop, engine, monkeypatch):
+    loop = make_loop()
+    loop.submit("a", [claimed(0)], Inbox())
+    monkeypatch.setattr(engine, "not_begun", lambda: ("a/0", "unknown"))
+    del engine.held["a/0"]
+    loop.submit("b", [claimed(0)], Inbox(), priority=10)
+    assert list(engine.held) == ["b/0"]
+
+
+def test_what_was_overtaken_is_put_back_also_where_the_rest_fails(make_loop, engine, monkeypatch):
+    loop = make_loop()
+    loop.submit("a", [claimed(0)], Inbox())
+    submit = engine.submit
+
+    def refuse(request_id, request, *, generated=()):
+        if request_id == "b/0":
+            raise RuntimeError("no")
+        submit(request_id, request, generated=generated)
+
+    monkeypatch.setattr(engine, "submit", refuse)
+    with pytest.raises(RuntimeError):
+        loop.submit("b", [claimed(0)], Inbox(), priority=10)
+    assert list(engine.held) == ["a/0"]
 
 
 def test_each_batch_hears_of_its_own(make_loop, engine):
