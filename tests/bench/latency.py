@@ -73,8 +73,8 @@ def body(plan: Plan, idle: Comparison, urgent: Comparison) -> str:
             comparison_table(idle, COLUMNS),
             verdict(idle),
             f"![Median milliseconds of all, logarithmic]({PLOT})",
-            f"**At high priority, while {plan.waiting:,} others wait** (at least half of them to the end),"
-            f" {plan.urgent} a round",
+            f"**At high priority, while {plan.waiting:,} others wait** (at least half to the end; Stoker does half of"
+            f" them sooner, and then gets as many again), {plan.urgent} a round",
             comparison_table(urgent, COLUMNS),
         )
     )
