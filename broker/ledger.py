@@ -187,7 +187,7 @@ class Ledger:
     def finish(self, batch_id: str, session_id: str) -> int:
         """End a batch whose requests all have outputs. Returns the requests still open; above 0 nothing changed."""
         batch, session = self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [batch.record, batch.requests, session.record, session.batches]
+        keys = [batch.record, batch.requests, session.record, session.batches, self._keys.wake, self._keys.waiting]
         return int(self._scripts.run("finish", keys, [batch_id, session_id]))
 
     def release(

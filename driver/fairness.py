@@ -102,7 +102,8 @@ class Fairness:
             job = self._waiting[job_id]
             since_s = self._line(job).users[job.user].since_s[job_id]
             reached = job.priority + int((now_s - since_s) / self.ageing_s)
-            yield job, max(level for level in levels if job.priority <= level <= reached)
+            # After a failover the server's clock may be behind: then nobody has waited, and nobody fallen.
+            yield job, max((level for level in levels if job.priority <= level <= reached), default=job.priority)
 
     def user_weight(self, user: str) -> float:
         """A user's weight beside the other users."""

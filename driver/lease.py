@@ -48,7 +48,9 @@ class Leases:
 
     def renew(self) -> bool:
         """Renew every lease once. Whether there are any left."""
-        for job_id in list(self._held):
+        with self._lock:  # others may begin to hold a job meanwhile
+            job_ids = list(self._held)
+        for job_id in job_ids:
             try:
                 if not self._renew(job_id):
                     self.let_go(job_id)

@@ -169,15 +169,17 @@ class DriverService:
             self._store.ledger.configure(self._leadership.token, self._settings.policy())
             self._reconciler.reconcile(sessions, look.now_ms, trust_silence=self._silence_of_clients.counts)
             self._capacity.step(self._leadership.token, sessions)
-        self._is_idle = not (self._waiting or dispatched or any(row.batches or row.inhand_requests for row in sessions))
+        self._is_idle = not (self._waiting or dispatched or _is_any_in_hand(sessions))
         return dispatched
 
     def _schedule(self, sessions: Sequence[Session], stopping: set[str], now_ms: int) -> int:
         workers = self._planner.workers(sessions)
         self._is_full = not all(worker.has_room for worker in workers)
-        if not any(worker.has_room for worker in workers):
+        has_room = any(worker.has_room for worker in workers)
+        if has_room or not _is_any_in_hand(sessions):  # else whether anything waits is not asked yet
+            self._planner.learn(self._waiting.read(), now_ms)
+        if not has_room:
             return 0
-        self._planner.learn(self._waiting.read(), now_ms)
         self._planner.forget(stopping)
         plan = self._planner.plan(self._store.queries, workers, now_ms)
         for late in plan.late:
@@ -240,3 +242,7 @@ class DriverService:
             logger.info("could not resign; the lease runs out by itself")
         self._capacity.close()
         self._app.close()
+
+
+def _is_any_in_hand(sessions: Sequence[Session]) -> bool:
+    return any(row.batches or row.inhand_requests for row in sessions)

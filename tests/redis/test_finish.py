@@ -68,3 +68,31 @@ def test_after_a_release_there_is_nothing_to_finish(stage, session):
     assert stage.ledger.finish(batch, session) == 0
     assert stage.in_hand(session) == (0, 0, 0)
     assert stage.pending(job) == [0]
+
+
+def test_the_driver_is_woken_when_a_worker_had_all_the_batches_that_it_may_have(stage):
+    """Between the last commit and the end of the batch a driver that looks sees no room."""
+    session, waiting = stage.worker(max_batches=2), stage.job(1)
+    job = stage.job(2)
+    batches = [stage.batch(session, job, [index]) for index in (0, 1)]
+    for index, batch in enumerate(batches):
+        stage.commit(batch, job, session, [index])
+    woken = []
+    for batch in batches:
+        stage.wakes()
+        stage.ledger.finish(batch, session)
+        woken.append(stage.wakes())
+    assert woken == [True, False]
+    assert stage.pending(waiting) == [0]
+
+
+def test_the_driver_is_woken_when_a_suspect_is_through_and_anything_waits(stage, session):
+    jobs = [stage.job(1), stage.job(1)]
+    woken = []
+    for job in jobs:
+        batch = stage.batch(session, job, [0], isolated=True)
+        stage.commit(batch, job, session, [0])
+        stage.wakes()
+        stage.ledger.finish(batch, session)
+        woken.append(stage.wakes())
+    assert woken == [True, False]

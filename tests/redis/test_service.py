@@ -370,6 +370,19 @@ def test_a_suspect_gets_no_new_work(service, stage):
     assert service.tick() == 1
 
 
+def test_what_came_while_no_worker_had_room_is_not_forgotten(make_service, stage):
+    """A suspect that beats again changes no state, and wakes nobody."""
+    service = make_service(detection_interval=60.0)
+    session = stage.worker()
+    service.tick()
+    stage.age_beat(session, 4)
+    job = stage.job(1)
+    assert service.tick() == 0
+    stage.sessions.beat(session, NAME, heartbeat())
+    assert service.tick(changed=False) == 1
+    assert stage.pending(job) == []
+
+
 def test_a_worker_that_is_asked_to_drain_gets_no_new_work(service, stage):
     session, job = stage.worker(), stage.job(1)
     stage.sessions.request_drain(session)

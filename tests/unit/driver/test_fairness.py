@@ -268,6 +268,13 @@ def test_jobs_with_deadlines_come_by_them_with_their_classes():
     assert [job.id for job, _ in fairness.by_deadline(0.0)] == ["a"]
 
 
+def test_a_clock_that_was_set_back_lets_no_job_fall():
+    fairness = Fairness(1.0)
+    wait(fairness, [waiting("a", deadline_ms=9), waiting("c", priority=3)], 100.0)
+    assert [(job.id, level) for job, level in fairness.by_deadline(10.0)] == [("a", 0)]
+    assert [(job.id, level) for job, level in fairness.in_order(MODELS, 10.0)] == [("c", 3), ("a", 0)]
+
+
 _rows = st.tuples(st.sampled_from("abc"), st.integers(-2, 2), st.sampled_from(["", "m", "n"]), st.integers(0, 50))
 
 

@@ -1,3 +1,6 @@
+import threading
+import weakref
+
 import pytest
 
 from broker.errors import BrokerUnavailableError
@@ -87,6 +90,24 @@ def test_an_outage_costs_no_lease(leases, ledger):
     ledger.answers = True
     assert leases.renew()
     assert ledger.renewed == ["a"]
+
+
+def test_who_begins_to_hold_while_others_are_renewed_disturbs_nobody(leases, ledger):
+    holders = [Holder("a"), Holder("b")]
+
+    class Interrupted(weakref.WeakValueDictionary):
+        def __iter__(self):
+            for name in super().__iter__():
+                yield name
+                other = threading.Thread(target=leases.hold, args=(holders[1],), daemon=True)
+                other.start()
+                other.join(0.05)  # it may have to wait for the end of this loop
+
+    leases._held = Interrupted()
+    leases.hold(holders[0])
+    assert leases.renew()
+    assert ledger.renewed == ["a"]
+    wait_until(lambda: "b" in leases._held)
 
 
 def test_leases_are_renewed_by_themselves_also_after_a_pause_without_any(quick, ledger):
