@@ -159,11 +159,31 @@ def test_nobody_rises_above_the_highest_class_that_waits():
 
 def test_who_was_served_falls_back():
     fairness = Fairness(1.0)
-    low, high = waiting("low", priority=-5), waiting("high", priority=3)
+    low, high = waiting("low", priority=-5, user="u"), waiting("high", priority=3)
     wait(fairness, [low, high])
     assert [(job.id, level) for job, level in rank(fairness, [low, high], 1000.0)] == [("high", 3), ("low", 3)]
     fairness.served(low, 3, 1000.0)
     assert [(job.id, level) for job, level in rank(fairness, [low, high], 1000.0)] == [("high", 3), ("low", -5)]
+    assert len(fairness.users(3)) == 1, "the lower job's user is no member of the class any more"
+
+
+def test_who_was_served_last_of_those_that_rose_is_behind_the_others():
+    fairness, top = Fairness(1.0), waiting("top", user="z")
+    low = [waiting(name, user="u", priority=-1) for name in "ab"]
+    wait(fairness, [*low, top])
+    fairness.served(low[0], 0, 0.5)
+    first = [job.id for job, _ in itertools.islice(fairness.in_order(MODELS, 2.0), 3)]
+    assert first == ["top", "b", "a"]
+
+
+def test_all_who_wait_slow_down_the_virtual_time_though_a_round_sees_few():
+    fairness = Fairness()
+    wait(fairness, [waiting(f"j{i}", user=f"u{i}") for i in range(100)])
+    ranked = list(itertools.islice(fairness.in_order(MODELS, 0.0), 2))
+    turns = Turns(fairness, ranked, MODELS, 0.0)
+    turns.give(1000)
+    fairness.enter(waiting("new", user="new"), 0.0)
+    assert fairness.users(0).tag("new") == 1000 / 100 - NEWCOMER_TOKENS
 
 
 @settings(deadline=None, max_examples=20)
