@@ -42,9 +42,10 @@ def test_what_did_not_change_is_not_read_again(stage, read):
     assert read == [first, second]
 
 
-def test_a_job_leaves_with_its_last_pending_request_and_comes_back_with_one(stage):
+def test_a_job_leaves_with_its_last_pending_request_and_comes_back_with_one(stage, monkeypatch):
     session, job, follower = stage.worker(), stage.job(2), stage.store.waiting()
     follower.read()
+    monkeypatch.setattr(follower, "_read_all", None)  # every change is noted
     batch = stage.batch(session, job, [0])
     assert changes(follower) == ([], set())
     stage.batch(session, job, [1])
