@@ -26,7 +26,7 @@ from driver.recovery import Recovery
 from driver.scalers.base import Scaler
 from driver.scheduler import BatchLimits
 from driver.settings import DriverSettings
-from driver.silence import Silence
+from driver.silence import ServerTime, Silence
 from driver.snapshot import Assignment
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class DriverService:
         self._reconcile_at_s = float("-inf")
         self._silence_of_workers = Silence(clock, store.settings.heartbeat_timeout)
         self._silence_of_clients = Silence(clock, LEASE_S)
+        self._server_time = ServerTime(clock)
         self._outage = False
         self._renewed_s = 0.0
         self._ticked_s: float | None = None  # the end of the last tick
@@ -156,7 +157,7 @@ class DriverService:
             self._keep_lead()  # the lease was lost, or taken away; where nobody else has it, it is ours again
             if not self.leads:
                 return 0
-        self._mind_stalls()
+        self._mind_stalls(look.now_ms)
         self._reconciler.end_stopped(look.stopping)
         is_reconciling = self._is_reconciling_due()
         if is_reconciling:
@@ -225,10 +226,10 @@ class DriverService:
         self._silence_of_workers.mind_restart(uptime_s)
         self._silence_of_clients.mind_restart(uptime_s)
 
-    def _mind_stalls(self) -> None:
-        """When Redis, or this driver, stood still for long and no call failed, the beats are old all the same."""
+    def _mind_stalls(self, now_ms: int) -> None:
+        """When Redis, this driver or all of it stood still for long and no call failed, the beats are old all the same."""
         stalled_s = 0.0 if self._ticked_s is None else self._clock.now_s() - self._ticked_s
-        if stalled_s > self._store.settings.heartbeat_timeout / 2:
+        if max(stalled_s, self._server_time.jump_s(now_ms)) > self._store.settings.heartbeat_timeout / 2:
             self._forgive_silence()
 
     def _forgive_silence(self) -> None:

@@ -24,3 +24,16 @@ class Silence:
         """After a restart of Redis everybody looks silent, though all may be well."""
         if uptime_s < self._limit_s:
             self.forgive()
+
+
+class ServerTime:
+    """Compares the server's clock with ours. After a failover, or the sleep of a laptop, it may have jumped ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_s: float | None = None
+
+    def jump_s(self, now_ms: int) -> float:
+        """By how many seconds more than ours it has gone on since the last call; `now_ms` is its time."""
+        before_s, self._ahead_s = self._ahead_s, now_ms / 1000 - self._clock.now_s()
+        return 0.0 if before_s is None else self._ahead_s - before_s

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from broker.errors import BrokerUnavailableError
@@ -295,6 +296,28 @@ def test_silence_is_not_trusted_after_a_stall_that_no_call_failed_in(service, st
     assert stage.session(silent) is not None
     go_on(service, clock, 0.2)
     assert stage.session(silent) is None
+
+
+def test_silence_is_not_trusted_after_the_server_clock_has_jumped(service, stage, clock, monkeypatch):
+    """The machine was suspended: nobody's clock but the server's has moved, and everybody looks silent."""
+    silent, job = stage.worker(), stage.job(1, last=False)
+    service.tick()
+    look = service._lookout.look
+
+    def look_an_hour_later():
+        seen = look()
+        return msgspec.structs.replace(seen, now_ms=seen.now_ms + 3_600_000)
+
+    monkeypatch.setattr(service._lookout, "look", look_an_hour_later)
+    stage.age_beat(silent, 3600)
+    service.tick()
+    go_on(service, clock, 9.9)
+    assert stage.session(silent) is not None
+    assert stage.queries.job(job).state == "open"
+    go_on(service, clock, 0.2)
+    assert stage.session(silent) is None
+    go_on(service, clock, LEASE_S, step_s=4.0)
+    assert stage.queries.job(job).state == "running"
 
 
 def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_background, monkeypatch):

@@ -1,6 +1,6 @@
 import pytest
 
-from driver.silence import Silence
+from driver.silence import ServerTime, Silence
 from tests.support.clock import FakeClock
 
 
@@ -30,3 +30,12 @@ def test_once_forgiven_everybody_has_the_whole_time(silence, clock):
 def test_a_server_that_has_just_started_has_heard_nobody(silence, uptime_s, counts):
     silence.mind_restart(uptime_s)
     assert silence.counts == counts
+
+
+def test_only_a_jump_of_the_server_clock_is_one(clock):
+    server = ServerTime(clock)
+    jumps = [server.jump_s(5_000)]
+    for seconds, now_ms in [(1.0, 6_000), (1.0, 67_000), (60.0, 127_000), (10.0, 130_000)]:
+        clock.advance(seconds)
+        jumps.append(server.jump_s(now_ms))
+    assert jumps == [0.0, 0.0, 60.0, 0.0, -7.0]
