@@ -227,7 +227,7 @@ class DriverService:
         self._silence_of_clients.mind_restart(uptime_s)
 
     def _mind_stalls(self, now_ms: int) -> None:
-        """When Redis, this driver or all of it stood still for long and no call failed, the beats are old all the same."""
+        """When Redis, this driver or both stood still for long and no call failed, the beats are old all the same."""
         stalled_s = 0.0 if self._ticked_s is None else self._clock.now_s() - self._ticked_s
         if max(stalled_s, self._server_time.jump_s(now_ms)) > self._store.settings.heartbeat_timeout / 2:
             self._forgive_silence()
