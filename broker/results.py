@@ -1,6 +1,10 @@
-"""Reads a job's outputs from its stream, in completion order, from any point on; and its text as it comes."""
+"""Reads a job's outputs from its stream, in completion order, from any point on; and its text as it comes.
+
+A Redis that lost its last second may give an output again that was read before: a reader gives each request's once.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -9,6 +13,8 @@ from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
 from broker.deltas import TextDelta
 from broker.keys import Keys
 from broker.messages import Output, OutputSource
+
+Entries: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]  # of a stream: ids and fields
 
 START = "0-0"
 PAGE = 256  # entries of the stream, of up to 32 outputs each
@@ -21,6 +27,7 @@ class OutputStream:
         self._redis = client
         self.key = keys.job(job_id).outputs
         self._url = url
+        self._given = bytearray()  # a bit for each request
         self.position = position
 
     def read(self, timeout_s: float) -> list[Output]:
@@ -31,9 +38,12 @@ class OutputStream:
             reply = self._redis.xread({self.key: self.position}, count=PAGE, block=block_ms or None)
         if not reply:
             return []
-        entries = reply[0][1]
+        return self.take(reply[0][1])
+
+    def take(self, entries: Entries) -> list[Output]:
+        """The outputs in the stream's next entries."""
         self.position = entries[-1][0].decode()
-        return _outputs(entries)
+        return [output for output in _outputs(entries) if self._is_new(output.index)]
 
     def has_more(self) -> bool:
         """Whether there are outputs beyond the reader's place."""
@@ -48,8 +58,18 @@ class OutputStream:
 
     def drain(self) -> Iterator[Output]:
         """Every output there is now, from the reader's place on."""
-        while outputs := self.read(0):
-            yield from outputs
+        before = ""
+        while before != self.position:
+            before = self.position
+            yield from self.read(0)
+
+    def _is_new(self, index: int) -> bool:
+        place, bit = index >> 3, 1 << (index & 7)
+        if place >= len(self._given):
+            self._given.extend(bytes(place + 1 - len(self._given)))
+        is_new = not self._given[place] & bit
+        self._given[place] |= bit
+        return is_new
 
 
 class LiveStream:
@@ -74,12 +94,10 @@ class LiveStream:
             reply = self._redis.xread(places, count=PAGE, block=block_ms or None)
         items: list[TextDelta | Output] = []
         for key, entries in sorted(reply, key=lambda stream: stream[0]):  # "deltas", then "outputs"
-            position = entries[-1][0].decode()
             if key.decode() == outputs.key:
-                outputs.position = position
-                items += _outputs(entries)
+                items += outputs.take(entries)
             else:
-                self._deltas_position = position
+                self._deltas_position = entries[-1][0].decode()
                 items += [codec.decode(TextDelta, fields[b"d"]) for _, fields in entries]
         return items
 
@@ -88,7 +106,7 @@ class LiveStream:
         return self._outputs.has_more()
 
 
-def _outputs(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Output]:
+def _outputs(entries: Entries) -> list[Output]:
     outputs: list[Output] = []
     for _, fields in entries:
         if b"p" in fields:

@@ -57,6 +57,18 @@ def test_an_open_job_is_followed_until_it_is_sealed(stage, in_background):
     assert following.result(5) == [0, 1]
 
 
+def test_what_redis_has_lost_and_gets_again_does_not_stand_for_another_output(stage):
+    job_id = stage.job(2)
+    lose = stage.lose_changes()
+    stage.commit("", job_id, "", [0])
+    outputs = Job(stage.store, job_id).as_completed(timeout=10)
+    assert next(outputs).index == 0
+    lose()
+    stage.commit("", job_id, "", [0])
+    stage.commit("", job_id, "", [1])
+    assert [output.index for output in outputs] == [1]
+
+
 def test_an_empty_job_is_done(stage):
     assert handle(stage, stage.job(0)).get(5) == []
 

@@ -33,6 +33,32 @@ def test_each_is_read_once(stage, store, job):
     assert read(stream) == [1]
 
 
+def test_what_redis_has_lost_and_gets_again_is_given_once(stage, store, job):
+    stream, live = store.outputs(job), store.live(job)
+    commit(stage, job, 20)
+    lose = stage.lose_changes()
+    commit(stage, job, 7, 8)
+    assert (read(stream), read(live)) == ([20, 7, 8], [20, 7, 8])
+    lose()
+    commit(stage, job, 8)
+    commit(stage, job, 7)
+    commit(stage, job, 9)
+    assert (read(stream), read(live)) == ([9], [9])
+    assert read(store.outputs(job)) == [20, 8, 7, 9]
+
+
+def test_draining_goes_on_behind_a_page_of_what_was_given_before(stage, store, job):
+    stream = store.outputs(job)
+    lose = stage.lose_changes()
+    for index in range(PAGE):
+        commit(stage, job, index)
+    assert len(read(stream)) == PAGE
+    lose()
+    for index in range(PAGE + 1):
+        commit(stage, job, index)
+    assert [output.index for output in stream.drain()] == [PAGE]
+
+
 def test_nothing_yet_is_an_empty_list(store, job):
     assert read(store.outputs(job)) == []
     assert read(store.outputs(job), 0.01) == []

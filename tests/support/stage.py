@@ -90,6 +90,17 @@ class Stage:
         """Make a time in a record older."""
         self.redis.hincrby(key, field, -int(seconds * 1000))
 
+    def lose_changes(self):
+        """Returns a call that takes back all changes made since, as a Redis that lost its last second does."""
+        kept = {key: (self.redis.dump(key), max(self.redis.pttl(key), 0)) for key in self.redis.scan_iter()}
+
+        def lose():
+            self.redis.delete(*self.redis.keys())
+            for key, (value, ttl_ms) in kept.items():
+                self.redis.restore(key, ttl_ms, value)
+
+        return lose
+
     def session(self, session_id):
         """A session's row in the heartbeat table; None when it is forgotten."""
         return next((row for row in self.sessions.table() if row.id == session_id), None)
