@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.commands import Memory
 from broker.messages import FinishReason, Request, Usage
-from gpu_worker.engine.base import Capacity, Completion, Load, Traits
+from gpu_worker.engine.base import Capacity, Completion, Engine, Load, Traits
 from gpu_worker.engine.memory import rss_mib
 from gpu_worker.settings import WorkerSettings
 
@@ -66,6 +66,10 @@ class EchoEngine:
         """A request ends before there is a part of its text."""
         return ""
 
+    def not_begun(self) -> tuple[str, ...]:
+        """None: each is answered in the next step."""
+        return ()
+
     def resize(self, *, slots: int = 0, kv_tokens: int = 0) -> None:
         """There is nothing to resize."""
 
@@ -87,7 +91,7 @@ class EchoEngine:
             self._changed.notify_all()
 
 
-def make(settings: WorkerSettings) -> EchoEngine:
+def make(settings: WorkerSettings) -> Engine:
     """The entry point."""
     return EchoEngine(settings.slots or SLOTS)
 
