@@ -76,6 +76,8 @@ def _as_request(prompt: Any, params: SamplingParams) -> Request:
         return prompt
     if isinstance(prompt, str):
         return Request(params=params, prompt=prompt)
+    if isinstance(prompt, (bytes, bytearray, memoryview)):  # sequences of whole numbers, but hardly token ids
+        raise InvalidRequestError(f"a prompt's text is a str, not bytes: decode {shown(prompt)}")
     if isinstance(prompt, Sequence) and prompt and all(is_whole_number(item) for item in prompt):
         return Request(params=params, input_ids=tuple(int(item) for item in prompt))
     if isinstance(prompt, Sequence) and prompt and all(isinstance(item, (Mapping, ChatMessage)) for item in prompt):

@@ -48,7 +48,24 @@ def test_no_prompts_are_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", [], [1, "x"], [1.5], [True], [10**30], "\ud800", None, 5, {"prompt": "x"}, [TURN, "x"], [[TURN]]]
+    "wrong",
+    [
+        "",
+        [],
+        b"text",
+        bytearray(b"text"),
+        memoryview(b"text"),
+        [1, "x"],
+        [1.5],
+        [True],
+        [10**30],
+        "\ud800",
+        None,
+        5,
+        {"prompt": "x"},
+        [TURN, "x"],
+        [[TURN]],
+    ],
 )
 def test_a_wrong_prompt_is_refused_by_its_place(wrong):
     with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]: "):
