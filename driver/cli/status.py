@@ -1,6 +1,7 @@
 """`stoker status`: who is there, and what there is to do."""
 
 import json
+import os
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from driver.cli.options import Broker
 from driver.client import Client
 
 EXIT_OBSTACLE = 1
+UNCUT_COLUMNS = 1_000
 # Columns of the worker table: what the telemetry calls them, and their unit.
 ENGINE_READINGS = (("tokens_per_s", ""), ("kv_used_percent", " %"), ("prefix_hit_percent", " %"))
 
@@ -54,7 +56,7 @@ def _queue_as_json(client: Client) -> dict[str, Any]:
 def _print(
     client: Client, has_driver: bool, sessions: list[Session], jobs: list[JobRecord], obstacle: str | None
 ) -> None:
-    console = Console()
+    console = _console()
     console.print(Text(f"broker  {client.store.settings.masked_url}"))
     console.print(f"driver  {'leads' if has_driver else 'none'}", highlight=False)
     queries = client.store.queries
@@ -64,6 +66,12 @@ def _print(
     console.print(_job_table(jobs) if jobs else "jobs    none open")
     if obstacle:
         console.print(Text(f"note    {obstacle}", style="yellow"))
+
+
+def _console() -> Console:
+    """Of a file or pipe nobody knows the width: nothing is cut off there."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNCUT_COLUMNS)
 
 
 def queue_lines(load: Load, policy: Policy, sharing: Sharing) -> list[str]:
@@ -98,6 +106,7 @@ def _worker_table(sessions: list[Session]) -> Table:
         "device",
     )
     table = Table(*headers, box=None)
+    table.columns[0].no_wrap = True  # as other commands ask for it: in a narrow window the others give way
     for row in sessions:
         readings = json.loads(row.telemetry)
         state = f"{row.state}: {row.reason}" if row.reason else row.state
@@ -142,6 +151,7 @@ def _device(readings: dict[str, Any]) -> str:
 
 def _job_table(jobs: list[JobRecord]) -> Table:
     table = Table("job", "state", "model", "done", "failed", "of", "tokens", box=None)
+    table.columns[0].no_wrap = True
     for job in jobs:
         _add_row(
             table,

@@ -13,8 +13,8 @@ from driver.cli import quarantine, status
 MARKUP = "[/INST] [bold]x[/bold]"
 
 
-def shown(table):
-    console = Console(file=io.StringIO(), width=400)
+def shown(table, width=400):
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()
 
@@ -52,6 +52,16 @@ def test_what_the_telemetry_says_has_columns_and_the_rest_is_behind_it():
     ]
     assert line.split()[:12] == ["w", "ready", "0", "0", "7", "134.2", "12.5", "%", "40", "%", "0.0", "s"]
     assert line.rstrip().endswith("cpu_percent 21.9; gpu0: temperature_c 61, xid_count 0; gpu1: error GPU is lost")
+
+
+def test_a_narrow_window_cuts_no_worker_s_name():
+    row = Session(id="s", worker="cpu0@a-host", epoch=1, state="ready", device="cpu", model="a-model")
+    assert "cpu0@a-host" in shown(status._worker_table([row]), width=80)
+
+
+def test_nothing_is_cut_off_in_a_pipe(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert status._console().width == status.UNCUT_COLUMNS
 
 
 def test_measured_speeds_are_shown():
