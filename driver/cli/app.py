@@ -61,8 +61,13 @@ def run() -> None:
         typer.echo(f"stoker: error: {error}{advice}", err=True)
         sys.exit(_exit_code(error))
     except OSError as error:
-        typer.echo(f"stoker: error: {error}", err=True)
+        typer.echo(f"stoker: error: {_plain(error)}", err=True)
         sys.exit(EXIT_USAGE if error.filename else EXIT_FAILED)
+
+
+def _plain(error: OSError) -> str:
+    """What the system said, without its number."""
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
 
 
 def _exit_code(error: StokerError) -> int:

@@ -16,6 +16,8 @@ from driver.cli.progress import BatchBar, count_lines
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client
 
+INTERRUPTED = "stoker: interrupted; what has an answer is written, and the same command goes on with the rest"
+
 
 def batch(
     source: Annotated[Path, typer.Argument(metavar="IN", help="Batch file (JSONL, as OpenAI's batch API takes).")],
@@ -86,8 +88,10 @@ def _run(
         run = BatchRun(client, source, results, model=model, served=served, share=share, report=bar.show)
         try:
             summary = run.run()
-        except BaseException:
+        except BaseException as reason:
             run.cancel()
+            if isinstance(reason, KeyboardInterrupt):
+                typer.echo(INTERRUPTED, err=True)
             raise
     _report(summary, time.monotonic() - started_s)
     return summary

@@ -95,6 +95,7 @@ def test_an_interrupted_batch_takes_its_requests_back_and_a_second_run_does_the_
     run.send(signal.SIGTERM)  # as Ctrl-C
 
     assert run.wait() == 130
+    assert "stoker: interrupted; what has an answer is written" in run.log
     assert "Traceback" not in run.log
     cluster.assert_clean()
     again = cluster.stoker("batch", str(source), str(target))
@@ -144,7 +145,7 @@ def test_scale_sets_bounds_shows_them_and_takes_them_back(cluster):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("batch", "/no/such/file.jsonl", "/tmp/out.jsonl"), "No such file or directory: '/no/such/file.jsonl'"),
+        (("batch", "/no/such/file.jsonl", "/tmp/out.jsonl"), "error: /no/such/file.jsonl: No such file or directory"),
         (("generate", "Hello", "--temperature", "nan"), "temperature must be a number from 0 to 100, not nan"),
         (("generate", "", "--raw"), "prompt must not be empty"),
         (("status", "--broker", "http://127.0.0.1"), "must start with redis:// or rediss://"),
