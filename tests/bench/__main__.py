@@ -26,7 +26,7 @@ app = typer.Typer(help="Each command prints medians of what it measured in this 
 CACHE = Path("~/.cache/stoker").expanduser()
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny sizes, one round, and only the peers that are installed.")]
 Write = Annotated[bool, typer.Option("--write", help="Write the section of docs/benchmarks.md instead of printing it.")]
-Rounds = Annotated[int, typer.Option(help="Repetitions of each measurement.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Repetitions of each measurement.")]
 
 
 @app.command("all")
@@ -39,7 +39,7 @@ def everything(quick: Quick = False, write: Write = False) -> None:
 @app.command()
 def overhead(
     rounds: Rounds = ROUNDS,
-    scale: Annotated[float, typer.Option(help="So many times the usual number of requests.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.001, help="So many times the usual number of requests.")] = 1.0,
     quick: Quick = False,
     write: Write = False,
 ) -> None:
@@ -50,9 +50,9 @@ def overhead(
 @app.command()
 def latency(
     rounds: Rounds = ROUNDS,
-    requests: Annotated[int, typer.Option(help="Of a round, on an idle system.")] = 300,
-    urgent: Annotated[int, typer.Option(help="Of a round, at high priority.")] = 100,
-    waiting: Annotated[int, typer.Option(help="Others that wait meanwhile.")] = 10_000,
+    requests: Annotated[int, typer.Option(min=1, help="Of a round, on an idle system.")] = 300,
+    urgent: Annotated[int, typer.Option(min=1, help="Of a round, at high priority.")] = 100,
+    waiting: Annotated[int, typer.Option(min=1, help="Others that wait meanwhile.")] = 10_000,
     quick: Quick = False,
     write: Write = False,
 ) -> None:
@@ -63,10 +63,10 @@ def latency(
 
 @app.command()
 def efficiency(
-    requests: Annotated[int, typer.Option(help="Of a round.")] = SIZES.requests,
-    prompt_words: Annotated[int, typer.Option(help="Of the longest prompt.")] = SIZES.prompt_words,
-    new_tokens: Annotated[int, typer.Option(help="Of the longest text.")] = SIZES.new_tokens,
-    threads: Annotated[int, typer.Option(help="Of torch, in each process with a model.")] = SIZES.threads,
+    requests: Annotated[int, typer.Option(min=1, help="Of a round.")] = SIZES.requests,
+    prompt_words: Annotated[int, typer.Option(min=1, help="Of the longest prompt.")] = SIZES.prompt_words,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Of the longest text.")] = SIZES.new_tokens,
+    threads: Annotated[int, typer.Option(min=1, help="Of torch, in each process with a model.")] = SIZES.threads,
     rounds: Rounds = SIZES.rounds,
     quick: Quick = False,
     write: Write = False,
@@ -110,7 +110,9 @@ def recovery(rounds: Rounds = 5) -> None:
 
 @app.command()
 def scheduling(
-    workers: Annotated[int, typer.Option()] = 8, requests: Annotated[int, typer.Option()] = 100_000, rounds: Rounds = 10
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    requests: Annotated[int, typer.Option(min=1)] = 100_000,
+    rounds: Rounds = 10,
 ) -> None:
     """Seconds that a small job, and a new worker, wait while a huge job keeps all workers busy."""
     for label, summary in measure_scheduling(workers, requests, rounds).items():
@@ -119,8 +121,8 @@ def scheduling(
 
 @app.command()
 def mix(
-    workers: Annotated[int, typer.Option()] = 8,
-    seconds: Annotated[float, typer.Option(help="As long as all slots are in use.")] = 60.0,
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    seconds: Annotated[float, typer.Option(min=1, help="As long as all slots are in use.")] = 60.0,
 ) -> None:
     """Order and shares of a mix of jobs, by real workers and by the simulation. Exit code 1 when they disagree."""
     found = measure_mix(workers, seconds)
@@ -137,7 +139,9 @@ def mix(
 
 
 @app.command()
-def steady(workers: Annotated[int, typer.Option()] = 4, seconds: Annotated[float, typer.Option()] = 15.0) -> None:
+def steady(
+    workers: Annotated[int, typer.Option(min=1)] = 4, seconds: Annotated[float, typer.Option(min=1)] = 15.0
+) -> None:
     """CPU, in percent of one core, of a system that only beats, and of one that works."""
     for label, summary in measure_steady(workers, seconds).items():
         _show(label, summary, "% of a core")
@@ -145,8 +149,8 @@ def steady(workers: Annotated[int, typer.Option()] = 4, seconds: Annotated[float
 
 @app.command()
 def memory(
-    lines: Annotated[int, typer.Option(help="Lines of the batch file.")] = 200_000,
-    limit: Annotated[int, typer.Option(help="STOKER_MAX_PENDING_REQUESTS.")] = 0,
+    lines: Annotated[int, typer.Option(min=1, help="Lines of the batch file.")] = 200_000,
+    limit: Annotated[int, typer.Option(min=0, help="STOKER_MAX_PENDING_REQUESTS.")] = 0,
 ) -> None:
     """Largest memory of each process, in MiB, while a long batch file runs with an engine that costs nothing."""
     found = measure_memory(lines, limit)
@@ -159,9 +163,9 @@ def memory(
 @app.command()
 def engine(
     rounds: Rounds = 5,
-    requests: Annotated[int, typer.Option()] = 64,
-    prompt_tokens: Annotated[int, typer.Option(help="Of the longest prompt.")] = 96,
-    new_tokens: Annotated[int, typer.Option(help="Of the longest text.")] = 48,
+    requests: Annotated[int, typer.Option(min=1)] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of the longest prompt.")] = 96,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Of the longest text.")] = 48,
     static_sizes: Annotated[str, typer.Option(help="Batch sizes to try for generate.")] = "8,16,32",
     model: Annotated[str, typer.Option()] = "smollm2-135m",
     cache_dir: Annotated[Path, typer.Option()] = CACHE,
@@ -175,7 +179,7 @@ def engine(
 
 @app.command()
 def soak(
-    requests: Annotated[int, typer.Option()] = 2_000,
+    requests: Annotated[int, typer.Option(min=1)] = 2_000,
     model: Annotated[str, typer.Option()] = "smollm2-135m",
     cache_dir: Annotated[Path, typer.Option()] = CACHE,
 ) -> None:

@@ -13,12 +13,20 @@ from tests.simulate.scenarios import ALONE, PLANNERS, SLOTS, Scenario, equal, he
 
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
 SIZES = Sizes()
-Gpus = Annotated[int, typer.Option(help="Simulated GPUs.")]
-Requests = Annotated[int, typer.Option(help="Requests of all jobs together.")]
-Jobs = Annotated[int, typer.Option(help="Jobs.")]
-Users = Annotated[int, typer.Option(help="Users that the jobs are of.")]
+Gpus = Annotated[int, typer.Option(min=1, help="Simulated GPUs.")]
+Requests = Annotated[int, typer.Option(min=1, help="Requests of all jobs together.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Jobs.")]
+Users = Annotated[int, typer.Option(min=1, help="Users that the jobs are of.")]
 Seed = Annotated[int, typer.Option(help="Draws other lengths.")]
-Only = Annotated[str, typer.Option(help=f"One of {', '.join(PLANNERS)}; all if empty.")]
+
+
+def _one_of_them(only: str) -> str:
+    if only and only not in PLANNERS:
+        raise typer.BadParameter(f"{only!r} is none of {', '.join(PLANNERS)}")
+    return only
+
+
+Only = Annotated[str, typer.Option(help=f"One of {', '.join(PLANNERS)}; all if empty.", callback=_one_of_them)]
 
 
 @app.command("equal")
@@ -26,12 +34,14 @@ def equal_command(
     gpus: Gpus = 1000, requests: Requests = 1_000_000, jobs: Jobs = 10, only: Only = "", seed: Seed = 0
 ) -> None:
     """Equal GPUs and equal jobs."""
+    _refuse_fewer(requests, jobs)
     _show(equal(gpus, requests, jobs), only, seed)
 
 
 @app.command("heterogeneous")
 def heterogeneous_command(requests: Requests = 20_000, only: Only = "", seed: Seed = 0) -> None:
     """Four GPUs, of speeds 1, 2, 4 and 4, and two equal jobs."""
+    _refuse_fewer(requests, 2)
     _show(heterogeneous(requests), only, seed)
 
 
@@ -61,6 +71,11 @@ def limit_command(gpus: Gpus = 1000, requests: Requests = 1_000_000, seed: Seed 
 def small_command(gpus: Gpus = 8, jobs: Jobs = 50_000, users: Users = 50_000, only: Only = "", seed: Seed = 0) -> None:
     """Jobs of one request each."""
     _show(small(gpus, jobs, users), only, seed)
+
+
+def _refuse_fewer(requests: int, jobs: int) -> None:
+    if requests < jobs:
+        raise typer.BadParameter(f"{requests} are fewer than one for each of {jobs} jobs", param_hint="--requests")
 
 
 def _show(scenario: Scenario, only: str, seed: int) -> None:
