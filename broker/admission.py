@@ -45,6 +45,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         wait_s = self.retry_after_s
         if wait_s is not None:
             message += f"; try again in {wait_s:.1f} s"
+        elif self.tokens_per_s <= 0:
+            message += "; nothing was settled lately, so nobody knows for how long"
         return QueueFullError(
             message,
             limit=self.limit,
