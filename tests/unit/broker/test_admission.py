@@ -57,4 +57,6 @@ def test_the_error_says_what_and_for_how_long():
 
 
 def test_the_error_says_when_nobody_knows_for_how_long():
-    assert str(refusal(tokens_per_s=0.0).error("")).endswith("; nothing was settled lately, so nobody knows for how long")
+    assert str(refusal(tokens_per_s=0.0).error("")).endswith(
+        "; nothing was settled lately, so nobody knows for how long"
+    )
