@@ -171,10 +171,13 @@ def engine(
     cache_dir: Annotated[Path, typer.Option()] = CACHE,
 ) -> None:
     """Tokens per second of the engine, of transformers' own manager, and of generate; needs torch."""
+    sizes = static_sizes.split(",")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise typer.BadParameter(f"{static_sizes!r} is no list of sizes, such as 8,16", param_hint="--static-sizes")
     from tests.bench.engine import Workload, measure_engine
 
     workload = Workload(requests=requests, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
-    measure_engine(workload, rounds, [int(size) for size in static_sizes.split(",")], model, cache_dir)
+    measure_engine(workload, rounds, [int(size) for size in sizes], model, cache_dir)
 
 
 @app.command()
