@@ -13,7 +13,7 @@ import uuid
 import msgspec
 
 from broker.messages import WorkerState
-from broker.records import Heartbeat
+from broker.records import Cause, Heartbeat
 from broker.settings import load_broker_settings
 from broker.store import Store
 
@@ -54,6 +54,8 @@ def beat_for(count: int) -> float:
         latest_s = max(latest_s, late_s)
         if late_s < 0:
             time.sleep(-late_s)
+    for session_id, _ in workers:
+        store.sessions.expire(session_id, Cause.STOPPED, "stopped")
     store.close()
     return latest_s
 

@@ -56,9 +56,13 @@ class OverheadBench:
         self._folder = tempfile.TemporaryDirectory(prefix="stoker-bench-")
         folder = Path(self._folder.name)
         self.cluster = Cluster(folder, {**SETTINGS, **install(folder / "packages", str(ROOT))}, fsync=fsync)
-        self._driver = self.cluster.start_driver()
-        self._worker = self.cluster.start_worker("a")
-        self.cluster.ready()
+        try:
+            self._driver = self.cluster.start_driver()
+            self._worker = self.cluster.start_worker("a")
+            self.cluster.ready()
+        except BaseException:
+            self.close()
+            raise
 
     def measure(self, requests: int, *, params: SamplingParams | None = None, size: int = 500) -> Overhead:
         """One job of so many different prompts of `size` bytes, all outputs read back and compared."""
