@@ -1,15 +1,11 @@
-"""One way to reach Redis: bounded waits, keepalive, and errors in our own words."""
+"""One way to reach Redis: bounded waits, keepalive, and errors in our own words.
+
+redis-py takes twice as long to import as all that a client needs of Stoker, so it is loaded with the first connection.
+"""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
-
-import redis
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError, RedisError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from broker.errors import BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from broker.settings import BrokerSettings, mask_url
@@ -21,8 +17,6 @@ RedisClient: TypeAlias = Any
 CONNECT_TIMEOUT_S = 5
 SOCKET_TIMEOUT_S = 10  # longer than any blocking read below
 BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
-# Refusals that end when somebody frees memory, a disk or a script, or when a new primary is there.
-PASSING = (ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 PASSING_WORDS = ("OOM ", "MISCONF ", "NOREPLICAS ", "BUSY ", "LOADING ", "MASTERDOWN ", "UNBLOCKED ")
 
 
@@ -32,6 +26,10 @@ def connect(settings: BrokerSettings) -> RedisClient:
     Raises:
         ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one.
     """
+    import redis
+    from redis.backoff import ExponentialBackoff
+    from redis.retry import Retry
+
     try:
         client = redis.Redis.from_url(
             settings.broker_url,
@@ -54,12 +52,21 @@ def connect(settings: BrokerSettings) -> RedisClient:
 @contextmanager
 def broker_errors(url: str) -> Generator[None]:
     """Raise redis-py's errors as our own, which name the URL: what may pass as an outage, the rest as refused."""
+    from redis import exceptions
+
+    # Refusals that end when somebody frees memory, a disk or a script, or when a new primary is there.
+    passing = (
+        exceptions.ReadOnlyError,
+        exceptions.OutOfMemoryError,
+        exceptions.ClusterDownError,
+        exceptions.TryAgainError,
+    )
     try:
         yield
-    except (RedisConnectionError, RedisTimeoutError) as error:
+    except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
         reason = str(error).rstrip(".")
         raise BrokerUnavailableError(f"Redis at {mask_url(url)} does not answer: {reason}") from error
-    except RedisError as error:
-        if isinstance(error, PASSING) or str(error).startswith(PASSING_WORDS):
+    except exceptions.RedisError as error:
+        if isinstance(error, passing) or str(error).startswith(PASSING_WORDS):
             raise BrokerUnavailableError(f"Redis at {mask_url(url)} cannot serve now: {error}") from error
         raise BrokerRefusedError(f"Redis at {mask_url(url)} refuses a command: {error}") from error

@@ -35,7 +35,7 @@ def measure_heartbeats(workers: int, seconds: float) -> dict[str, float]:
     `late_ms` is how late the latest beat was: where it grows, the machine is too busy for its figures to count.
     """
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-        cluster = Cluster(Path(folder), SETTINGS)
+        cluster = Cluster(Path(folder), SETTINGS, fsync="everysec")
         try:
             driver = cluster.start_driver()
             wait_until(cluster.store.has_leader, what="a leader")

@@ -34,7 +34,7 @@ def measure_more_workers(counts: tuple[int, ...], rounds_of_slots: int) -> dict[
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-        cluster = Cluster(Path(folder), SETTINGS)
+        cluster = Cluster(Path(folder), SETTINGS, fsync="everysec")
         try:
             cluster.start_driver()
             for count in counts:

@@ -65,6 +65,7 @@ def run_start_up(quick: bool) -> Report:
 _WAITS = (
     ("import", "import_ms", "import of the client, ms (goal: 150)"),
     ("import", "import_cpu_ms", "the same, ms of CPU"),
+    ("import", "first_client_ms", "making the first client after that, which loads redis-py, ms"),
     ("restart", "restart_s", "a worker's process killed until its successor is ready, s"),
     ("simulated", "first_output_s", "`stoker generate --local` with the simulated engine until the first output, s"),
     ("real", "first_output_s", "the same with SmolLM2-135M, s"),

@@ -30,6 +30,11 @@ def test_a_client_loads_nothing_heavy(statement):
     assert loaded_by(statement) == []
 
 
+def test_redis_py_is_loaded_with_the_first_client():
+    assert loaded_by("from driver import Client, SamplingParams", ("redis",)) == []
+    assert loaded_by("from driver import Client; Client('redis://127.0.0.1:1/0')", ("redis",)) == ["redis"]
+
+
 def test_the_facade_is_loaded_only_when_it_is_asked_for():
     assert loaded_by("import driver; driver.Client", ("driver.driver",)) == []
     assert loaded_by("from driver import Driver", ("driver.driver",)) == ["driver.driver"]
