@@ -20,6 +20,7 @@ from driver.lease import LEASE_S
 logger = logging.getLogger(__name__)
 
 UNCLAIMED_AFTER_MS = 5_000  # a message this old that nobody has claimed may be lost; sending it again is harmless
+FORGOTTEN_AFTER_MS = 60_000  # a claimed batch this old may be in no worker's hands: Redis lost that it was done
 UNCLOSED_AFTER_MS = 2_000  # the worker that committed the last output closes the job itself, and sooner
 JOBS_PER_PASS = 200
 PAGES_PER_PASS = 8
@@ -80,13 +81,16 @@ class Reconciler:
                 self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
 
     def _resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
-        """Send again what was assigned and never claimed: the driver died before sending, or the message was lost."""
+        """Send again what was assigned and never claimed, as the message may be lost, and what may be forgotten.
+
+        A worker that has the batch in hand ignores it.
+        """
         for session in sessions:
             for batch in self._store.queries.batches(session.id) if session.batches else ():
-                if self._is_overdue(batch, now_ms):
+                if self._is_overdue(session, batch, now_ms):
                     self._resent_ms[batch.id] = now_ms
                     send_batch(self._app, session.worker, batch.id, batch.job)
-        self._resent_ms = {key: at for key, at in self._resent_ms.items() if now_ms - at < 10 * UNCLAIMED_AFTER_MS}
+        self._resent_ms = {key: at for key, at in self._resent_ms.items() if now_ms - at < 2 * FORGOTTEN_AFTER_MS}
 
     def _close_complete(self, now_ms: int) -> None:
         """Store the results of complete jobs whose worker died before it could."""
@@ -97,6 +101,8 @@ class Reconciler:
                 except (CeleryError, KombuError) as error:
                     logger.warning("could not close job %s: %s", job_id, error)
 
-    def _is_overdue(self, batch: BatchRecord, now_ms: int) -> bool:
+    def _is_overdue(self, session: Session, batch: BatchRecord, now_ms: int) -> bool:
         since_ms = max(batch.assigned_ms, self._resent_ms.get(batch.id, 0))
-        return batch.state == "assigned" and now_ms - since_ms >= UNCLAIMED_AFTER_MS
+        is_engine_idle = session.running + session.waiting == 0
+        is_soon = batch.state == "assigned" or is_engine_idle
+        return now_ms - since_ms >= (UNCLAIMED_AFTER_MS if is_soon else FORGOTTEN_AFTER_MS)

@@ -4,7 +4,13 @@ from celery.result import AsyncResult
 from broker.messages import JobState
 from broker.records import Load
 from driver.ending import end_pending
-from driver.reconcile import ABANDONED_AFTER_MS, UNCLAIMED_AFTER_MS, UNCLOSED_AFTER_MS, Reconciler
+from driver.reconcile import (
+    ABANDONED_AFTER_MS,
+    FORGOTTEN_AFTER_MS,
+    UNCLAIMED_AFTER_MS,
+    UNCLOSED_AFTER_MS,
+    Reconciler,
+)
 from tests.support.celery_queue import messages
 from tests.support.stage import COST
 
@@ -49,10 +55,24 @@ def test_a_young_batch_is_not(stage, reconcile):
     assert messages(stage.redis) == []
 
 
-def test_a_claimed_batch_is_not(stage, reconcile):
-    stage.batch(stage.worker(), stage.job(1), [0])
-    reconcile(1000 * UNCLAIMED_AFTER_MS)
+def test_a_claimed_batch_is_not_while_the_engine_works(stage, reconcile):
+    stage.batch(stage.worker(running=1), stage.job(1), [0])
+    reconcile(FORGOTTEN_AFTER_MS - 1000)
     assert messages(stage.redis) == []
+
+
+@pytest.mark.parametrize(("running", "after_ms"), [(0, UNCLAIMED_AFTER_MS), (1, FORGOTTEN_AFTER_MS)])
+def test_what_a_worker_has_done_and_redis_has_lost_runs_again(stage, reconcile, running, after_ms):
+    session, job = stage.worker(running=running), stage.job(2)
+    batch = stage.batch(session, job, [0, 1])
+    stage.commit(batch, job, session, [0])
+    lose = stage.lose_changes()
+    stage.commit(batch, job, session, [1])
+    assert stage.ledger.finish(batch, session) == 0
+    lose()
+    reconcile(after_ms)
+    assert messages(stage.redis) == [(batch, batch, job)]
+    assert [item.index for item in stage.ledger.claim(batch, job, session).requests] == [1]
 
 
 def test_a_batch_is_not_sent_at_every_pass(stage, reconcile):
