@@ -26,6 +26,7 @@ def test_dropping_twice_is_harmless(in_hand):
     ticket = in_hand.take("b", "j")
     in_hand.drop(ticket)
     in_hand.drop(ticket)
+    assert len(in_hand) == 0
 
 
 def test_of_many_that_take_it_at_once_one_gets_it(in_hand):
