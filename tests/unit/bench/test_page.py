@@ -47,7 +47,7 @@ def test_every_section_of_the_real_page_has_its_end():
     begun = [line for line in text.splitlines() if line.startswith("<!-- bench: ") and "bench: end " not in line]
     for line in begun:
         name = line.removeprefix("<!-- bench: ").removesuffix(" -->")
-        replace_section(text, name, "new")
+        assert "\nnew\n<!-- bench: end" in replace_section(text, name, "new")
 
 
 def test_a_table_shows_medians_ranges_ratios_and_notes():

@@ -123,7 +123,7 @@ def test_a_scenario_that_breaks_does_not_stop_the_others(written, monkeypatch, c
 def test_every_scenario_has_its_place_in_the_page():
     text = page.PAGE.read_text("utf-8")
     for item in everything.SCENARIOS:
-        page.replace_section(text, item.name, "new")
+        assert f"<!-- bench: {item.name} -->\nnew\n" in page.replace_section(text, item.name, "new")
 
 
 def test_every_peer_has_its_script():

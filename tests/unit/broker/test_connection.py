@@ -12,4 +12,6 @@ def test_an_option_of_the_url_that_cannot_be_is_refused_by_name(option):
 
 
 def test_an_option_that_redis_py_knows_is_taken():
-    connect(BrokerSettings(broker_url="rediss://host/0?ssl_cert_reqs=none")).close()
+    client = connect(BrokerSettings(broker_url="rediss://host/0?ssl_cert_reqs=none"))
+    assert client.connection_pool.connection_kwargs["ssl_cert_reqs"] == "none"
+    client.close()

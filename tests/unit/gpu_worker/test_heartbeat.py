@@ -107,7 +107,9 @@ def test_the_reply_may_stop_it(replies):
 
 
 def test_a_heart_that_never_started_can_be_stopped(make_heart):
-    make_heart(FakeSessions(GO_ON)).stop()
+    sessions = FakeSessions(GO_ON)
+    make_heart(sessions).stop()
+    assert sessions.beats == []
 
 
 def test_one_bad_beat_does_not_stop_the_heart(make_heart, replies, caplog):
