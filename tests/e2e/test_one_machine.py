@@ -43,10 +43,16 @@ def port():
 
 
 @pytest.fixture
-def source(tmp_path):
+def max_tokens():
+    """Of the request in `source`."""
+    return 3
+
+
+@pytest.fixture
+def source(tmp_path, max_tokens):
     """A batch file of one line."""
     path = tmp_path / "in.jsonl"
-    body = {"prompt": "Hello", "max_tokens": 3}
+    body = {"prompt": "Hello", "max_tokens": max_tokens}
     path.write_text(json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
     return path
 
@@ -109,6 +115,7 @@ def test_a_second_interrupt_does_not_disturb_the_stop(alone, start, port):
     assert_nothing_left(port)
 
 
+@pytest.mark.parametrize("max_tokens", [3000], ids=["half a minute of work"])
 @pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 1.0, 1.5])
 def test_an_interrupted_start_leaves_nothing(alone, start, source, moment):
     batch = start("batch", str(source), str(source.with_suffix(".out")), "--local")
