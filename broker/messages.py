@@ -4,20 +4,15 @@ A request is one prompt with its sampling parameters; an output is its one resul
 OpenAI and vLLM. Every message validates itself when it is built, on either side.
 """
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, cast
-from zlib import crc32
+from typing import Any
 
 import msgspec
 
-from broker.content import joined_text
+from broker.chat import ChatMessage, is_turn, wrong_turns
 from broker.errors import InvalidRequestError, UnsupportedParameterError
-from broker.parameters import TOKEN_LIMIT, SamplingParams, is_text, shown
-
-# How much of a beginning prompts must share before it is worth to keep them together.
-PREFIX_CHARACTERS = 256
-PREFIX_TOKENS = 64
+from broker.parameters import TOKEN_LIMIT, SamplingParams
+from broker.values import is_text, shown
 
 
 class FinishReason(StrEnum):
@@ -34,33 +29,6 @@ class OutputSource(StrEnum):
     GENERATED = "generated"  # for this request
     SHARED = "shared"  # generated for an identical request of the job
     CACHE = "cache"  # generated for an identical request of another job
-
-
-class JobState(StrEnum):
-    """What the ledger says of a whole job."""
-
-    OPEN = "open"  # requests may still be added
-    RUNNING = "running"  # sealed, and not every request has its output
-    DONE = "done"  # every request has its output
-
-
-class WorkerState(StrEnum):
-    """What a worker says of itself in its heartbeat."""
-
-    STARTING = "starting"  # the name is reserved, the process is coming up
-    LOADING = "loading"  # the model is being loaded and warmed up
-    READY = "ready"
-    SLEEPING = "sleeping"  # its model is out of the GPU's memory; woken by hand
-    DRAINING = "draining"  # finishes what it has, takes nothing new
-    POISONED = "poisoned"  # fails everything; set aside
-    DEAD = "dead"  # its lease is over, or its end was reported; set by others
-
-
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of a chat: `role` (system, user, assistant, …) and its text."""
-
-    role: str
-    content: str
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,8 +82,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if prompt is not None and not is_text(prompt):
             raise InvalidRequestError(f"prompt must be text that UTF-8 can hold, not {shown(prompt)}")
         turns: Any = self.messages
-        if turns is not None and not (isinstance(turns, tuple) and all(_is_turn(turn) for turn in turns)):
-            raise InvalidRequestError(_wrong_turns(turns))
+        if turns is not None and not (isinstance(turns, tuple) and all(is_turn(turn) for turn in turns)):
+            raise InvalidRequestError(wrong_turns(turns))
         ids: Any = self.input_ids
         if ids is not None and not (isinstance(ids, tuple) and all(_is_token(token) for token in ids)):
             raise InvalidRequestError(f"input_ids must be a tuple of token ids, not {shown(ids)}")
@@ -129,39 +97,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise UnsupportedParameterError("echo is not offered for messages; it is for prompt and input_ids")
         if self.stream and self.params.n > 1:
             raise UnsupportedParameterError(f"stream is not offered with n above 1, which is {self.params.n}")
-
-    def estimated_prompt_tokens(self) -> int:
-        """The prompt's length in tokens where it is known, else its UTF-8 bytes / 4, at least 1; as it is truncated."""
-        whole, kept = self._whole_prompt_tokens(), self.params.truncate_prompt_tokens
-        return whole if kept is None else min(whole, kept)
-
-    def _whole_prompt_tokens(self) -> int:
-        if self.input_ids is not None:
-            return len(self.input_ids)
-        if self.prompt is not None:
-            size = len(self.prompt) if self.prompt.isascii() else len(self.prompt.encode())
-        else:
-            size = sum(len(message.content.encode()) + 16 for message in self.messages or ())
-        return max(1, size // 4)
-
-    def estimated_tokens(self) -> int:
-        """What the request may occupy: estimated prompt plus `max_tokens`, in tokens, for each of its `n` texts."""
-        return self.params.n * (self.estimated_prompt_tokens() + self.params.max_tokens)
-
-    def prefix_key(self) -> int:
-        """A number that prompts with the same beginning (system message, or first characters) share; 0 if it is short.
-
-        Which worker has read that beginning before is all that it decides.
-        """
-        if self.input_ids is not None:
-            start = ",".join(map(str, self.input_ids[:PREFIX_TOKENS])) if len(self.input_ids) >= PREFIX_TOKENS else ""
-        elif self.prompt is not None:
-            start = self.prompt[:PREFIX_CHARACTERS]
-        else:
-            start = self.messages[0].content if self.messages else ""
-        if self.input_ids is None and len(start) < PREFIX_CHARACTERS:
-            return 0
-        return crc32(start.encode()) if start else 0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,49 +185,6 @@ def failed_output(index: int, code: str, message: str, *, worker_id: str = "") -
         error=OutputError(code=code, message=message),
         worker_id=worker_id,
     )
-
-
-def chat_messages(turns: Sequence[Mapping[str, Any] | ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Chat turns given as dicts, as messages; content may be a list of text parts.
-
-    Raises:
-        InvalidRequestError: a turn has no role or no text; the message names its place.
-        UnsupportedParameterError: a turn has a part that is not text, or tool calls.
-    """
-    given: Any = turns
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise InvalidRequestError(f"messages must be a list of turns with role and content, not {shown(given)}")
-    plain = [_plain_turn(turn, f"messages[{place}]") for place, turn in enumerate(turns)]
-    try:
-        return msgspec.convert(plain, tuple[ChatMessage, ...])
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"messages: {error}") from error
-
-
-def _plain_turn(turn: Mapping[str, Any] | ChatMessage, path: str) -> Mapping[str, Any] | ChatMessage:
-    if not isinstance(turn, Mapping):
-        return turn
-    for name, value in turn.items():
-        # What is empty asks for nothing, as in a turn that was copied from a response.
-        if name not in ChatMessage.__struct_fields__ and value not in (None, [], ""):
-            raise UnsupportedParameterError(f"{path}.{name} is not offered; remove it")
-    if isinstance(turn.get("content"), list):
-        return {**turn, "content": joined_text(turn["content"], f"{path}.content")}
-    return turn
-
-
-def _is_turn(value: Any) -> bool:
-    return isinstance(value, ChatMessage) and is_text(value.role) and is_text(value.content)
-
-
-def _wrong_turns(turns: Any) -> str:
-    """What is wrong with turns, by its place if it is a text that cannot be sent."""
-    if isinstance(turns, tuple):
-        for place, turn in enumerate(cast("tuple[Any, ...]", turns)):
-            for name in ("role", "content") if isinstance(turn, ChatMessage) else ():
-                if not is_text(text := getattr(turn, name)):
-                    return f"messages[{place}].{name} must be text that UTF-8 can hold, not {shown(text)}"
-    return f"messages must be a tuple of ChatMessage, not {shown(turns)}"
 
 
 def _is_token(value: Any) -> bool:

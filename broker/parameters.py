@@ -5,12 +5,13 @@ so that a new one changes no message that does not use it.
 """
 
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, cast
 
 import msgspec
 
 from broker.errors import InvalidRequestError, UnsupportedParameterError
+from broker.values import is_text, require_flag, require_number, require_whole_number, shown
 
 MAX_TOKENS_LIMIT = 1 << 20
 SEED_LIMIT = 1 << 63
@@ -84,13 +85,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def _check(self, name: str, value: Any) -> None:
         if name in _WHOLE_NUMBERS:
-            _require_integer(name, value, *_WHOLE_NUMBERS[name])
+            require_whole_number(name, value, *_WHOLE_NUMBERS[name])
             self._make_plain(name, value)
         elif name in _NUMBERS:
-            _require_number(name, value, *_NUMBERS[name], above=name in _ABOVE_ZERO)
+            require_number(name, value, *_NUMBERS[name], above=name in _ABOVE_ZERO)
             self._make_plain(name, value)
         elif name in _FLAGS:
-            _require_flag(name, value)
+            require_flag(name, value)
         else:
             self._normalise(name, _LISTS[name](value))
 
@@ -146,7 +147,7 @@ def _biases(given: Any) -> tuple[tuple[int, float], ...]:
     if len(pairs) > MAX_BIASES:
         raise InvalidRequestError(f"logit_bias must hold at most {MAX_BIASES} tokens, not {len(pairs)}")
     for token, bias in pairs.items():
-        _require_number(f"logit_bias of token {token}", bias, *_BIAS)
+        require_number(f"logit_bias of token {token}", bias, *_BIAS)
     return tuple(sorted((token, float(bias)) for token, bias in pairs.items()))
 
 
@@ -166,50 +167,4 @@ def _is_token_id(value: Any) -> bool:
     return type(value) is int and 0 <= value < TOKEN_LIMIT
 
 
-def is_text(value: Any) -> bool:
-    """Whether a value is text that UTF-8 can hold."""
-    if not isinstance(value, str):
-        return False
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        return False
-    return True
-
-
-def shown(value: Any) -> str:
-    """A value as an error message quotes it: its beginning."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 _LISTS = {"stop": _stop_strings, "stop_token_ids": _stop_tokens, "logit_bias": _biases}
-
-
-def _require_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise InvalidRequestError(f"{name} must be true or false, not {shown(value)}")
-
-
-def is_whole_number(value: Any) -> bool:
-    """Whether a value is a whole number, numpy's among them; True and False are none."""
-    return not isinstance(value, bool) and isinstance(value, Integral)
-
-
-def _require_integer(name: str, value: Any, low: int, high: int) -> None:
-    if (type(value) is not int and not is_whole_number(value)) or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) or (not isinstance(value, bool) and isinstance(value, Real))
-
-
-def _require_number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
-    # A range check refuses NaN and infinity too.
-    if not _is_number(value) or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
-    if above and value <= low:
-        raise InvalidRequestError(f"{name} must be above {low:g} and at most {high:g}, not {value!r}")

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import repeat
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ import msgspec
 
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
+from broker.costs import read_costs
 from broker.errors import JobNotFoundError, MessageError
 from broker.keys import Keys
 from broker.messages import Request
@@ -231,15 +231,9 @@ def own_answers(counters: list[bytes | None]) -> tuple[int, int]:
     return max(done - failed - shared - cached, 0), tokens
 
 
-def _pending_request(index: int, costs: bytes, attempts: int) -> PendingRequest:
-    cost, prompt_tokens, prefix = _costs(costs)
+def _pending_request(index: int, written: bytes, attempts: int) -> PendingRequest:
+    cost, prompt_tokens, prefix = read_costs(written)
     return PendingRequest(index=index, cost=cost, attempts=attempts, prompt_tokens=prompt_tokens, prefix=prefix)
-
-
-@lru_cache(maxsize=4096)  # many requests are alike, and those that wait are read again and again
-def _costs(costs: bytes) -> tuple[int, int, int]:
-    cost, prompt_tokens, prefix = (*map(int, costs.split()), 0, 0)[:3]
-    return cost, prompt_tokens, prefix
 
 
 def _given(record: dict[str, bytes | None]) -> dict[bytes, bytes]:

@@ -4,7 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from broker.messages import JobState, Request
+from broker.messages import Request
+from broker.states import JobState
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Any
 
 from broker import codec
 from broker.admission import Refusal
+from broker.costs import write_costs
 from broker.identity import DIGEST_BYTES, digest
 from broker.keys import Keys
 from broker.messages import Request
@@ -45,7 +46,7 @@ def fields(requests: Sequence[Request]) -> list[Any]:
     """Requests as `submit` takes them: the costs of all, the digests of all, and each one's payload."""
     digests = [digest(request) for request in requests]
     return [
-        codec.pack([_costs(request) for request in requests]),
+        codec.pack([write_costs(request) for request in requests]),
         b"".join(own or NO_DIGEST for own in digests) if any(digests) else b"",
         *map(codec.encode, requests),
     ]
@@ -66,9 +67,3 @@ def refusal(reply: list[Any]) -> Refusal:
         all_tokens=all_tokens,
         tokens_per_s=float(speed),
     )
-
-
-def _costs(request: Request) -> str:
-    prompt_tokens, params = request.estimated_prompt_tokens(), request.params
-    most_tokens = params.n * (prompt_tokens + params.max_tokens)
-    return f"{most_tokens} {params.n * prompt_tokens} {request.prefix_key()}"

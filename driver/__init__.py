@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from broker.chat import ChatMessage
     from broker.errors import (
         BrokerRefusedError,
         BrokerUnavailableError,
@@ -18,17 +19,8 @@ if TYPE_CHECKING:
         QueueFullError,
         StokerError,
     )
-    from broker.messages import (
-        ChatMessage,
-        FinishReason,
-        JobState,
-        Output,
-        OutputError,
-        OutputSource,
-        Request,
-        SamplingParams,
-        Usage,
-    )
+    from broker.messages import FinishReason, Output, OutputError, OutputSource, Request, SamplingParams, Usage
+    from broker.states import JobState
     from driver.client import Client
     from driver.deltas import Delta
     from driver.driver import Driver
@@ -67,6 +59,8 @@ _HOMES = {
     "driver.driver": ("Driver",),
     "driver.job": ("Job", "Progress"),
     "driver.settings": ("DriverSettings",),
+    "broker.chat": ("ChatMessage",),
+    "broker.states": ("JobState",),
     "broker.errors": (
         "BrokerRefusedError",
         "BrokerUnavailableError",

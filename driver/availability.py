@@ -1,7 +1,7 @@
 """Says why work does not start: no broker, no driver, or no worker for the model. For people who wait."""
 
-from broker.messages import WorkerState
 from broker.records import Session
+from broker.states import WorkerState
 from broker.store import Store
 
 

@@ -13,10 +13,10 @@ from broker.errors import (
     JobNotFoundError,
 )
 from broker.messages import Output, Request, SamplingParams
-from broker.parameters import shown
 from broker.records import Session
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
+from broker.values import shown
 from driver.availability import obstacle
 from driver.deadline import Deadline
 from driver.feed import JobFeed

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from broker.celery_app import create_app
 from broker.commands import ANSWERS, Answer, Begun, CheckHealth, Command, Health, Operation, Refusal
 from broker.errors import BrokerUnavailableError, InvalidRequestError
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from broker.store import Store
 
 ALL = "all"

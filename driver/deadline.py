@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from broker.errors import InvalidRequestError
-from broker.parameters import shown
+from broker.values import shown
 
 
 class Deadline:

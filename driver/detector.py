@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
-from broker.messages import WorkerState
 from broker.records import Session
+from broker.states import WorkerState
 
 
 class Verdict(StrEnum):

@@ -12,9 +12,9 @@ from broker.bounds import WORKER_LIMIT, parse_bounds
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
 from broker.errors import JobNotFoundError
-from broker.messages import WorkerState
 from broker.records import ScaleMode
 from broker.settings import BrokerSettings, load_broker_settings
+from broker.states import WorkerState
 from broker.store import Store
 from driver import availability
 from driver.client import Client

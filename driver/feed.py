@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from broker.costs import estimated_tokens
 from broker.errors import ExceedsLimitError, QueueFullError
 from broker.ledger import Ledger
 from broker.messages import Request
@@ -89,7 +90,7 @@ class JobFeed:
             self._add_and_seal_waiting(requests)
             return
         all_runs = list(runs(requests)) or [()]
-        announced = (len(requests), sum(request.estimated_tokens() for request in requests))
+        announced = (len(requests), sum(estimated_tokens(request) for request in requests))
         for place, run in enumerate(all_runs):
             try:
                 self._send(run, last=place == len(all_runs) - 1, announced=announced)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
 from broker.errors import BrokerUnavailableError
-from broker.messages import JobState, Output
+from broker.messages import Output
 from broker.patience import Patience
+from broker.states import JobState
 from broker.store import Store
 from driver.deadline import Deadline
 from driver.errors import NotFinishedError

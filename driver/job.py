@@ -6,8 +6,9 @@ from functools import partial
 import msgspec
 
 from broker.errors import BrokerUnavailableError, StokerError
-from broker.messages import JobState, Output
+from broker.messages import Output
 from broker.results import START
+from broker.states import JobState
 from broker.store import Store
 from driver import availability
 from driver.deltas import Delta, TextMerge

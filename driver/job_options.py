@@ -3,7 +3,7 @@
 from typing import Any
 
 from broker.errors import InvalidRequestError
-from broker.parameters import is_text, shown
+from broker.values import is_text, shown
 
 PRIORITIES = {"high": 10, "normal": 0, "low": -10}
 PRIORITY_LIMIT = 100  # above 900 a job's place in the queue would lose the milliseconds of its age

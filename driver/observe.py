@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
-from broker.messages import WorkerState
 from broker.records import JobFront, Session, WaitingJob
+from broker.states import WorkerState
 from driver.batching import LOOKAHEAD
 from driver.detector import DetectorLimits, Verdict, judge
 from driver.estimates import Lengths, WorkerSpeeds

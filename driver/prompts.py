@@ -6,9 +6,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from broker import codec
+from broker.chat import ChatMessage, chat_messages
 from broker.errors import InvalidRequestError, MessageError
-from broker.messages import ChatMessage, Request, SamplingParams, chat_messages
-from broker.parameters import is_whole_number, shown
+from broker.messages import Request, SamplingParams
+from broker.values import is_whole_number, shown
 
 # Text, token ids, or chat turns.
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any] | ChatMessage]

@@ -11,8 +11,8 @@ from kombu.exceptions import KombuError
 from broker.celery_app import send_batch
 from broker.closing import close_job
 from broker.errors import JobNotFoundError
-from broker.messages import JobState
 from broker.records import BatchRecord, Session
+from broker.states import JobState
 from broker.store import Store
 from driver.ending import end_pending
 from driver.lease import LEASE_S

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from broker.costs import estimated_prompt_tokens
 from broker.messages import Request
 
 RUN_REQUESTS = 256
@@ -31,7 +32,7 @@ def next_run(
         if request is None:
             break
         run.append(_repeatable(request))
-        size += 4 * request.estimated_prompt_tokens()
+        size += 4 * estimated_prompt_tokens(request)
         is_slow = now_s() - began_s >= SLOW_S
     return tuple(run), is_slow
 

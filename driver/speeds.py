@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from broker.messages import WorkerState
 from broker.records import Session
+from broker.states import WorkerState
 
 FULL = 0.8  # of its slots in use: its speed counts as it is
 SMOOTHING = 0.3  # the share of a new measurement

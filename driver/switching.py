@@ -7,8 +7,8 @@ from celery import Celery
 
 from broker.clock import Clock
 from broker.commands import SwitchModel
-from broker.messages import WorkerState
 from broker.records import Backlog, Session
+from broker.states import WorkerState
 from driver.detector import DetectorLimits, Verdict, judge
 from driver.models import Move, Serving, SwitchLimits, SwitchState, decide_switches
 from driver.settings import DriverSettings, models_to_switch

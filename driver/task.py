@@ -5,9 +5,10 @@ from typing import Any, cast
 
 import msgspec
 
+from broker.chat import chat_messages
 from broker.errors import InvalidRequestError
-from broker.messages import Choice, Output, Request, SamplingParams, TokenLogprob, chat_messages
-from broker.parameters import is_whole_number, shown
+from broker.messages import Choice, Output, Request, SamplingParams, TokenLogprob
+from broker.values import is_whole_number, shown
 from driver.errors import RequestFailedError
 
 PROMPT_FIELDS = ("input_ids", "prompt", "messages")

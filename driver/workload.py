@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from broker.messages import WorkerState
 from broker.records import Backlog, Session
+from broker.states import WorkerState
 from driver.autoscaling import Load
 from driver.detector import DetectorLimits, Verdict, judge
 from driver.models import Waiting

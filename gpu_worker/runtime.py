@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from broker.errors import BrokerError, BrokerUnavailableError
-from broker.messages import WorkerState
 from broker.records import BeatAnswer, BeatReply, Cause, Heartbeat
+from broker.states import WorkerState
 from broker.store import Store
 from gpu_worker.engine.base import Capacity, Engine, Load
 from gpu_worker.engine.progress import heard_by

@@ -4,7 +4,7 @@ import threading
 import time
 
 from broker.errors import StokerError
-from broker.messages import WorkerState
+from broker.states import WorkerState
 
 IN_SERVICE = (WorkerState.READY, WorkerState.SLEEPING)
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from broker.clock import Clock
 from broker.environment import PREFIX
 from broker.errors import BrokerError, WorkerNameTakenError
-from broker.messages import WorkerState
 from broker.records import Cause, Heartbeat
+from broker.states import WorkerState
 from broker.store import Store
 from gpu_worker.child import Child
 from gpu_worker.device import Placement

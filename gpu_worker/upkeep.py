@@ -14,8 +14,9 @@ import msgspec
 
 from broker.commands import Operation
 from broker.errors import StokerError
-from broker.messages import Request, SamplingParams, WorkerState
+from broker.messages import Request, SamplingParams
 from broker.records import ClaimedRequest
+from broker.states import WorkerState
 from gpu_worker.engine.base import Completion
 from gpu_worker.engine.catalog import check_model
 from gpu_worker.engine.errors import EngineDeadError

@@ -6,9 +6,9 @@ Every error message begins with the path of the field inside the body. null is t
 from collections.abc import Mapping
 from typing import Any, cast
 
-from broker.content import joined_text
+from broker.chat import ChatMessage, joined_text
 from broker.errors import InvalidRequestError, UnsupportedParameterError
-from broker.messages import ChatMessage, Request
+from broker.messages import Request
 from broker.parameters import MAX_ALTERNATIVES, SamplingParams
 from driver.batch_file.items import RequestKind
 from driver.batch_file.parameters import SAMPLING, refuse_unsupported, refuse_unsupported_in_message

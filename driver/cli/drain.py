@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broker.errors import InvalidRequestError
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from driver.cli.options import Broker, seconds
 from driver.client import Client
 from driver.errors import NotFinishedError

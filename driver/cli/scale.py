@@ -10,8 +10,8 @@ from rich.text import Text
 
 from broker.bounds import parse_bounds
 from broker.errors import InvalidRequestError
-from broker.messages import WorkerState
 from broker.records import ScaleMode, ScaleRecord, Session
+from broker.states import WorkerState
 from driver.cli.options import Broker
 from driver.client import Client
 

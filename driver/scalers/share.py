@@ -4,8 +4,8 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from broker.messages import WorkerState
 from broker.records import Session
+from broker.states import WorkerState
 from driver.errors import DriverStateError
 from driver.scalers.local import LocalWorkers
 

@@ -12,9 +12,9 @@ import uuid
 
 import msgspec
 
-from broker.messages import WorkerState
 from broker.records import Cause, Heartbeat
 from broker.settings import load_broker_settings
+from broker.states import WorkerState
 from broker.store import Store
 
 SLOTS = 256

@@ -2,7 +2,7 @@
 
 import time
 
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from driver import Client, Driver, DriverSettings, SamplingParams
 from tests.bench.summary import Summary, summarise
 from tests.support.waiting import wait_until

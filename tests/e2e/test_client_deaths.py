@@ -2,7 +2,7 @@
 
 import signal
 
-from broker.messages import JobState
+from broker.states import JobState
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import stays_true, wait_until
 

@@ -109,6 +109,6 @@ def test_greedy_outputs_are_those_of_plain_generate(nothing_left, loaded):
 
 
 def _typed(prompt):
-    from broker.messages import chat_messages
+    from broker.chat import chat_messages
 
     return {"messages": chat_messages(prompt["messages"])} if "messages" in prompt else prompt

@@ -5,7 +5,8 @@ import signal
 
 import msgspec
 
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import Request, SamplingParams
 from tests.e2e.test_broker_outages import cut_connections
 from tests.support.verdict import assert_each_done_once, requests, undisturbed
 from tests.support.waiting import wait_until

@@ -6,7 +6,7 @@ import pytest
 
 from broker.celery_app import send_batch
 from broker.ledger import NotLeaderError
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from broker.topology import queue_name
 from tests.support.celery_queue import messages
 from tests.support.racing import race

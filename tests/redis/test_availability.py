@@ -1,6 +1,6 @@
 import pytest
 
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from driver.availability import obstacle
 
 

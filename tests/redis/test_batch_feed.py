@@ -5,8 +5,8 @@ import json
 import pytest
 
 from broker.errors import BrokerUnavailableError, JobNotFoundError
-from broker.messages import JobState
 from broker.records import Policy
+from broker.states import JobState
 from driver.batch_feed import TOUCH_S, BatchFeed, Share
 from driver.batch_file import BatchLine, BatchOutput, RequestKind
 from driver.batch_run import BatchRun

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from broker.messages import WorkerState
 from broker.records import BeatReply
+from broker.states import WorkerState
 from tests.support.racing import race
 from tests.support.stage import heartbeat
 

@@ -1,7 +1,7 @@
 import pytest
 
 from broker.errors import JobNotFoundError
-from broker.messages import JobState
+from broker.states import JobState
 from driver.ending import end_pending
 from tests.support.racing import race
 

@@ -1,5 +1,5 @@
 from broker.deltas import TextDelta
-from broker.messages import JobState
+from broker.states import JobState
 from tests.support.racing import race
 
 

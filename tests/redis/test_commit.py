@@ -1,8 +1,8 @@
 import pytest
 
 from broker.errors import JobNotFoundError
-from broker.messages import JobState
 from broker.records import CommitResult
+from broker.states import JobState
 from tests.support.racing import race
 from tests.support.stage import COST, failures, output
 

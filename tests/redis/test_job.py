@@ -5,7 +5,8 @@ import pytest
 
 from broker.deltas import TextDelta
 from broker.errors import BrokerUnavailableError, InvalidRequestError, JobNotFoundError, StokerError
-from broker.messages import JobState, failed_output
+from broker.messages import failed_output
+from broker.states import JobState
 from driver import following as following_module
 from driver.deltas import Delta
 from driver.errors import NotFinishedError

@@ -24,9 +24,9 @@ from broker import codec
 from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError, WorkerNameTakenError
 from broker.ledger import NotLeaderError
-from broker.messages import JobState, WorkerState
 from broker.records import BeatReply, Cause, JobRecord, Load
 from broker.settings import BrokerSettings
+from broker.states import JobState, WorkerState
 from broker.store import Store
 from driver.ending import end_pending
 from tests.support.leaks import leaked_keys

@@ -2,8 +2,9 @@ import pytest
 
 from broker import ledger
 from broker.deltas import TextDelta
-from broker.messages import Output, WorkerState
+from broker.messages import Output
 from broker.results import PAGE
+from broker.states import WorkerState
 from tests.support.stage import heartbeat
 from tests.support.waiting import wait_until
 

@@ -1,8 +1,8 @@
 import pytest
 from celery.result import AsyncResult
 
-from broker.messages import JobState
 from broker.records import Load
+from broker.states import JobState
 from driver.ending import end_pending
 from driver.reconcile import (
     ABANDONED_AFTER_MS,

@@ -1,4 +1,4 @@
-from broker.messages import JobState
+from broker.states import JobState
 
 
 def touched_ms(stage, job):

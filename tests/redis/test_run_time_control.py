@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from broker.errors import BrokerRefusedError, BrokerUnavailableError
-from broker.messages import WorkerState
+from broker.states import WorkerState
 from broker.store import Store
 from gpu_worker import upkeep
 from gpu_worker.control import Control

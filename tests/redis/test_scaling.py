@@ -3,8 +3,8 @@
 import pytest
 
 from broker.ledger import NotLeaderError
-from broker.messages import WorkerState
 from broker.records import ScaleRecord
+from broker.states import WorkerState
 from driver.detector import DetectorLimits
 from driver.scaling import Scaling
 from driver.settings import DriverSettings

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from broker.errors import BrokerUnavailableError
-from broker.messages import WorkerState
 from broker.queries import Queries
+from broker.states import WorkerState
 from driver.lease import LEASE_S
 from driver.service import LEAD_S, DriverService
 from driver.settings import DriverSettings

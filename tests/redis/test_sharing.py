@@ -5,8 +5,10 @@ import uuid
 import msgspec
 import pytest
 
-from broker.messages import FinishReason, JobState, Output, OutputSource, Request, SamplingParams, Usage
+from broker.costs import estimated_tokens
+from broker.messages import FinishReason, Output, OutputSource, Request, SamplingParams, Usage
 from broker.records import CommitResult, Load, Policy
+from broker.states import JobState
 from driver.client import Client
 from driver.ending import end_pending
 from tests.support.racing import race
@@ -265,7 +267,7 @@ def test_cancelling_drops_the_answers(stage):
 
 def test_an_announced_job_gives_back_what_its_duplicates_do_not_need(stage):
     requests = [greedy(), greedy()]
-    cost = sum(item.estimated_tokens() for item in requests)
+    cost = sum(estimated_tokens(item) for item in requests)
     job = submit(stage, requests, announced=(2, cost), last=True, user="ann")
     found = stage.queries.load("ann")
     assert (found.requests, found.tokens) == (2, cost // 2)
@@ -278,13 +280,13 @@ def test_what_was_announced_and_needs_no_worker_gives_its_room_back_at_once(stag
     same = [greedy(), greedy(), greedy("known")]
     job = submit(stage, same, model="m", last=False, announced=(4, 4 * 11))
     found = stage.queries.load()
-    assert (found.requests, found.tokens) == (2 + 1, 11 + 4 * 11 - sum(item.estimated_tokens() for item in same))
+    assert (found.requests, found.tokens) == (2 + 1, 11 + 4 * 11 - sum(estimated_tokens(item) for item in same))
     stage.ledger.cancel(job)
     assert stage.queries.load() == Load(requests=2, tokens=11)
 
 
 def test_what_follows_needs_no_tokens_of_the_limit(stage):
-    one = greedy().estimated_tokens()
+    one = estimated_tokens(greedy())
     stage.ledger.configure(LEADER, Policy(max_pending_tokens=one))
     job = submit(stage, [greedy()] * 10)
     assert stage.queries.job(job).submitted == 10

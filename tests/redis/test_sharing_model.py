@@ -19,10 +19,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from broker.costs import estimated_tokens
 from broker.errors import QueueFullError
-from broker.messages import JobState, OutputSource
+from broker.messages import OutputSource
 from broker.records import Load, Policy
 from broker.settings import BrokerSettings
+from broker.states import JobState
 from broker.store import Store
 from driver.ending import end_pending
 from tests.support.leaks import leaked_keys
@@ -59,7 +61,7 @@ def as_request(kind):
 
 
 def cost(kind):
-    return as_request(kind).estimated_tokens()
+    return estimated_tokens(as_request(kind))
 
 
 class SharingMachine(RuleBasedStateMachine):

@@ -2,8 +2,9 @@ import uuid
 
 import pytest
 
+from broker.costs import prefix_key
 from broker.errors import JobNotFoundError
-from broker.messages import JobState
+from broker.states import JobState
 from tests.support.racing import race
 from tests.support.stage import COST, failures, request
 
@@ -36,7 +37,7 @@ def test_a_request_is_kept_with_how_it_begins_and_how_long_its_prompt_is(stage, 
     stage.ledger.submit(job_id, "m", [request("x" * 400, n=2)], offset=0, last=True)
     (item,) = stage.queries.pending(job_id, 10)
     assert (item.cost, item.prompt_tokens) == (2 * (100 + 10), 200)
-    assert item.prefix == request("x" * 300).prefix_key() != 0
+    assert item.prefix == prefix_key(request("x" * 300)) != 0
 
 
 def test_what_an_older_client_submitted_is_read(stage, job_id):

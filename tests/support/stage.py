@@ -2,8 +2,9 @@
 
 import uuid
 
-from broker.messages import FinishReason, Output, Request, SamplingParams, Usage, WorkerState, failed_output
+from broker.messages import FinishReason, Output, Request, SamplingParams, Usage, failed_output
 from broker.records import Cause, Heartbeat
+from broker.states import WorkerState
 
 LEADER = "leader"
 COST = 4 + 10  # of a request made here: estimated prompt tokens plus max_tokens

@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import FinishReason, Request, SamplingParams
 from gpu_worker.engine.transformers import TransformersEngine
 
 pytestmark = pytest.mark.model

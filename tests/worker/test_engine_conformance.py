@@ -7,7 +7,8 @@ import weakref
 import msgspec
 import pytest
 
-from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import FinishReason, Request, SamplingParams
 from gpu_worker.engine.catalog import create_engine
 from gpu_worker.engine.errors import NoRoomError
 from gpu_worker.engine.fan_out import FanOut

@@ -5,7 +5,8 @@ from itertools import groupby
 import pytest
 import torch
 
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine.transformers import TransformersEngine
 
 pytestmark = pytest.mark.model

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from broker.chat import ChatMessage
 from broker.errors import ConfigurationError
-from broker.messages import ChatMessage, FinishReason, Request, SamplingParams, Usage
+from broker.messages import FinishReason, Request, SamplingParams, Usage
 from gpu_worker.engine import openai_client, openai_streams
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.openai_server import OpenAIEngine, OpenAIOptions

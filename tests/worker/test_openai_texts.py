@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine.catalog import create_engine
 from gpu_worker.settings import WorkerSettings
 from tests.support.waiting import wait_until

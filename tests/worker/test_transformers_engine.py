@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers.generation.continuous_batching.requests import RequestState
 
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine.continuous import default_options
 from gpu_worker.engine.transformers import TransformersEngine
 

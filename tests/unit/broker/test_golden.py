@@ -11,17 +11,9 @@ import msgspec
 import pytest
 
 from broker import codec
+from broker.chat import ChatMessage
 from broker.deltas import TextDelta
-from broker.messages import (
-    ChatMessage,
-    FinishReason,
-    Output,
-    OutputError,
-    OutputSource,
-    Request,
-    SamplingParams,
-    Usage,
-)
+from broker.messages import FinishReason, Output, OutputError, OutputSource, Request, SamplingParams, Usage
 from broker.records import QuarantinedRequest
 
 FOLDER = Path(__file__).parents[2] / "golden" / "v1"

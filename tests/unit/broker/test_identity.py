@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.chat import ChatMessage
 from broker.identity import digest
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from broker.parameters import SEED_LIMIT
 
 TURN = ChatMessage(role="user", content="a")

@@ -1,8 +1,9 @@
 import numpy
 import pytest
 
+from broker.chat import ChatMessage
 from broker.errors import InvalidRequestError, UnsupportedParameterError
-from broker.messages import ChatMessage, Request
+from broker.messages import Request
 from broker.parameters import (
     MAX_ALTERNATIVES,
     MAX_BIASES,

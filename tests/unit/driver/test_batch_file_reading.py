@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.messages import ChatMessage, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import SamplingParams
 from driver.batch_file import BadLine, BatchLine, RequestKind, read_batch
 
 CHAT_URL = "/v1/chat/completions"

@@ -1,5 +1,5 @@
-from broker.messages import WorkerState
 from broker.records import ScaleMode, ScaleRecord, Session
+from broker.states import WorkerState
 from driver.cli.scale import _as_json, _print
 
 

@@ -6,8 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from broker.messages import JobState, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from broker.records import JobRecord, Load, Policy, QuarantinedRequest, Session, Sharing
+from broker.states import JobState
 from driver.cli import quarantine, status
 
 MARKUP = "[/INST] [bold]x[/bold]"

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.messages import WorkerState
 from broker.records import Session
+from broker.states import WorkerState
 from driver.detector import DetectorLimits, Verdict, judge
 
 LIMITS = DetectorLimits(heartbeat_interval=1.0, heartbeat_timeout=10.0, failure_threshold=3, stall_timeout=60.0)

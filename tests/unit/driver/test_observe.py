@@ -1,7 +1,7 @@
 import pytest
 
-from broker.messages import WorkerState
 from broker.records import JobFront, PendingRequest, Session
+from broker.states import WorkerState
 from driver.batching import LOOKAHEAD
 from driver.detector import DetectorLimits
 from driver.estimates import Lengths, WorkerSpeeds

@@ -1,8 +1,9 @@
 import numpy
 import pytest
 
+from broker.chat import ChatMessage
 from broker.errors import InvalidRequestError
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from driver.prompts import as_requests
 
 TURN = {"role": "user", "content": "hi"}

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from broker.chat import ChatMessage
 from broker.errors import UnsupportedParameterError
-from broker.messages import ChatMessage, FinishReason, Request, SamplingParams, Usage
+from broker.messages import FinishReason, Request, SamplingParams, Usage
 from gpu_worker.engine.openai_dialects import DIALECTS
 from gpu_worker.engine.openai_events import Event, ServerError, error_text, read_event
 from gpu_worker.engine.openai_wire import call_of

@@ -1,7 +1,8 @@
 import pytest
 
+from broker.chat import ChatMessage
 from broker.errors import InvalidRequestError
-from broker.messages import ChatMessage, Request, SamplingParams
+from broker.messages import Request, SamplingParams
 from gpu_worker.engine.errors import ContextLengthExceededError, require_fit
 from gpu_worker.engine.prompts import PromptReader
 

@@ -3,7 +3,8 @@ import threading
 
 import pytest
 
-from broker.messages import ChatMessage, FinishReason, Request, SamplingParams
+from broker.chat import ChatMessage
+from broker.messages import FinishReason, Request, SamplingParams
 from gpu_worker.engine import faults
 from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 
