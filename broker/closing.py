@@ -21,7 +21,8 @@ MAX_BYTES = 64 * 1024 * 1024
 def close_job(app: Celery, store: Store, job_id: str) -> None:
     """Store the job's outputs, in request order, as its Celery result, then close it. Doing it twice does no harm.
 
-    A job of more than 10,000 outputs or 64 MiB of text, or one whose outputs were trimmed, stores a summary.
+    A job of more than 10,000 outputs or 64 MiB of text, or one whose outputs were trimmed, stores a summary; one that
+    its client left incomplete, an IncompleteJobError.
     """
     ttl_s = store.settings.result_ttl_s
     try:
@@ -29,7 +30,10 @@ def close_job(app: Celery, store: Store, job_id: str) -> None:
     except JobNotFoundError:
         store.ledger.close(job_id, ttl_s)
         return
-    app.backend.store_result(job_id, _result(record, store.outputs(job_id)), "SUCCESS")
+    if record.client_lost:
+        app.backend.store_result(job_id, record.incomplete(), "FAILURE")
+    else:
+        app.backend.store_result(job_id, _result(record, store.outputs(job_id)), "SUCCESS")
     store.ledger.close(job_id, ttl_s)
 
 

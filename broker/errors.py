@@ -9,13 +9,15 @@ StokerError
 │   ├── BrokerUnavailableError  it does not answer, or not now; retryable
 │   └── BrokerRefusedError      it refuses a command, and would refuse it again
 ├── WorkerNameTakenError    a live session already has this worker name; retryable
+├── IncompleteJobError      a job's client was lost before it had said that all requests are there
 ├── JobNotFoundError        the ledger has no such job (also a KeyError)
 ├── QueueFullError          as many requests or tokens wait as may; retryable
 ├── ExceedsLimitError       more at once than may ever wait
 └── EmbeddedServerError     the private Valkey server could not be started
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 
 class StokerError(Exception):
@@ -83,6 +85,19 @@ class JobNotFoundError(StokerError, KeyError):
     """The ledger holds no such job: a wrong id, or its results have expired."""
 
     code = "job_not_found"
+
+
+class IncompleteJobError(StokerError):
+    """A job ended without all that its client wanted to submit, as the client was lost; what was submitted is done.
+
+    Where it comes instead of a job's outputs, `outputs` has those that there are, in request order.
+    """
+
+    code = "incomplete_job"
+
+    def __init__(self, message: str, outputs: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.outputs = outputs
 
 
 class QueueFullError(StokerError):

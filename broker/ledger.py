@@ -79,6 +79,12 @@ class Ledger:
         """Say that the client of an open job is there. False when the job takes no more requests, or is unknown."""
         return bool(self._scripts.run("renew", [self._keys.job(job_id).record], []))
 
+    def abandon(self, job_id: str, touched_ms: int) -> bool:
+        """Seal an open job whose client, last heard of at `touched_ms`, is gone, and note so. False when it is not."""
+        job = self._keys.job(job_id)
+        keys = [job.record, self._keys.closing, self._keys.wake, job.answers, job.answered]
+        return bool(self._scripts.run("abandon", keys, [job_id, touched_ms]))
+
     def configure(self, token: str, policy: Policy) -> None:
         """Make these limits everybody's.
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from broker.errors import IncompleteJobError
 from broker.messages import Request
 from broker.states import JobState
 
@@ -33,6 +34,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     saved_completion_tokens: int = 0
     weight: float = 1.0  # of the user's share, beside the user's other jobs
     reserved_requests: int = 0  # announced, and not yet submitted
+    client_lost: bool = False  # its client was gone before it had sealed the job: requests may be missing
+
+    def incomplete(self) -> IncompleteJobError:
+        """What to say of a job whose client was lost to those who want all of its outputs."""
+        return IncompleteJobError(
+            f"job {self.id} is incomplete: its client was lost before it had said that no more requests follow, after "
+            f"{self.submitted}; what these have as outputs can be read: Client().job({self.id!r}).as_completed()"
+        )
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

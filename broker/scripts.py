@@ -7,6 +7,7 @@ from typing import Any
 from broker.connection import RedisClient, broker_errors
 
 COMMANDS = (
+    "abandon",
     "assign",
     "beat",
     "cancel",

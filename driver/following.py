@@ -79,17 +79,18 @@ def follow(
             watch.heard()
         else:
             insist(watch.check)
+    if record.client_lost and (now := insist(lambda: store.queries.job(job_id))).client_lost:
+        raise now.incomplete()  # and not a client that came back meanwhile
     return record.submitted
 
 
-def collect(news: Generator[ItemT, None, int]) -> tuple[list[ItemT], int]:
-    """All news, and what the generator returns."""
-    found: list[ItemT] = []
+def collect(news: Generator[ItemT, None, int], found: list[ItemT]) -> int:
+    """Add all news to those found, as they come. Returns what the generator returns."""
     while True:
         try:
             found.append(next(news))
         except StopIteration as end:
-            return found, end.value
+            return end.value
 
 
 class _SilenceWatch:

@@ -1,11 +1,11 @@
 """A submitted job: its progress, its outputs as they finish or in request order, its text as it comes."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 
 import msgspec
 
-from broker.errors import BrokerUnavailableError, StokerError
+from broker.errors import BrokerUnavailableError, IncompleteJobError, StokerError
 from broker.messages import Output
 from broker.results import START
 from broker.states import JobState
@@ -31,6 +31,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     shared: int = 0  # got the output of an identical request of the job
     cached: int = 0  # got the output of an identical request of another job
     saved_tokens: int = 0  # completion tokens of these, not generated again
+    cancelled: bool = False
+    client_lost: bool = False  # the job is incomplete: its client was gone before it had submitted everything
 
 
 class Job:
@@ -78,6 +80,8 @@ class Job:
             shared=record.shared,
             cached=record.cached,
             saved_tokens=record.saved_completion_tokens,
+            cancelled=record.cancelled,
+            client_lost=record.client_lost,
         )
 
     def as_completed(self, timeout: float | None = None) -> Iterator[Output]:
@@ -90,6 +94,7 @@ class Job:
             InvalidRequestError: `timeout` is no number.
             BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
+            IncompleteJobError: behind the last output: the job's client was lost before it had submitted everything.
         """
         return self.follow(self._store.outputs(self.id, START), timeout)
 
@@ -114,10 +119,16 @@ class Job:
         Raises:
             JobNotFoundError: no such job, or its results have expired.
             NotFinishedError: the job is not done within `timeout` seconds (also a TimeoutError); it goes on.
+            IncompleteJobError: its client was lost before it had submitted everything; `outputs` has what there is.
             StokerError: some outputs were consumed and trimmed by another reader.
         """
-        found, total = collect(self.follow(self._store.outputs(self.id, START), timeout))
-        outputs = sorted(found, key=lambda output: output.index)
+        found: list[Output] = []
+        try:
+            total = collect(self.follow(self._store.outputs(self.id, START), timeout), found)
+        except IncompleteJobError as error:
+            error.outputs = in_order(found)
+            raise
+        outputs = in_order(found)
         if len(outputs) < total:
             raise StokerError(
                 f"job {self.id}: {total - len(outputs)} of {total} outputs were trimmed by another reader"
@@ -150,3 +161,8 @@ class Job:
         except BrokerUnavailableError as error:
             return f"{late}: {error}"
         return f"{late}: {progress.done} of {progress.total} requests are" + (f"; {reason}" if reason else "")
+
+
+def in_order(outputs: Iterable[Output]) -> list[Output]:
+    """Outputs in the order of their requests."""
+    return sorted(outputs, key=lambda output: output.index)

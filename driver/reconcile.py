@@ -77,8 +77,10 @@ class Reconciler:
                 logger.warning("job %s: its client is gone; cancelled, as it was not all there", job.id)
                 self._store.ledger.cancel(job.id)
             else:
-                logger.warning("job %s: its client is gone; sealed with %d requests", job.id, job.submitted)
-                self._store.ledger.submit(job.id, job.model, (), offset=job.submitted, last=True)
+                if self._store.ledger.abandon(job.id, job.touched_ms):
+                    logger.warning(
+                        "job %s is incomplete: its client is gone; sealed after %d requests", job.id, job.submitted
+                    )
 
     def _resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
         """Send again what was assigned and never claimed, as the message may be lost, and what may be forgotten.

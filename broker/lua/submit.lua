@@ -43,12 +43,17 @@ local function in_pieces(command, key, values)
   end
 end
 
-local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model')
+local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model',
+  'client_lost')
 local is_new = not job[1]
 local submitted = tonumber(job[2] or '0')
 if not is_new and job[1] ~= 'open' then
-  if offset + count <= submitted then return submitted end
-  return -1
+  if offset + count > submitted then return -1 end
+  if job[7] == '1' and last and offset + count == submitted then -- its client was taken for gone, and is not
+    redis.call('HSET', KEYS[1], 'client_lost', 0)
+    if job[1] == 'done' then redis.call('ZADD', KEYS[7], now, ARGV[1]) end -- its Celery result says otherwise
+  end
+  return submitted
 end
 if offset > submitted then return -1 end
 

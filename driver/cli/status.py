@@ -156,7 +156,7 @@ def _job_table(jobs: list[JobRecord]) -> Table:
         _add_row(
             table,
             job.id,
-            "cancelled" if job.cancelled else str(job.state),
+            _job_state(job),
             job.model or "any",
             str(job.done),
             str(job.failed),
@@ -164,3 +164,9 @@ def _job_table(jobs: list[JobRecord]) -> Table:
             str(job.completion_tokens),
         )
     return table
+
+
+def _job_state(job: JobRecord) -> str:
+    if job.cancelled:
+        return "cancelled"
+    return f"{job.state}: its client was lost" if job.client_lost else str(job.state)

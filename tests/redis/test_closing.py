@@ -3,6 +3,7 @@ from celery.result import AsyncResult
 
 from broker import closing
 from broker.closing import close_job
+from broker.errors import IncompleteJobError
 from broker.messages import failed_output
 from tests.support.stage import output
 
@@ -53,6 +54,30 @@ def test_the_job_is_closed(store, app, job):
 def test_the_celery_result_has_an_end_too(store, app, job):
     close_job(app, store, job)
     assert 0 < store.redis.ttl(f"celery-task-meta-{job}") <= store.settings.result_ttl_s
+
+
+def lose_client(store, job):
+    assert store.ledger.abandon(job, store.queries.job(job).touched_ms)
+
+
+def test_a_job_whose_client_was_lost_is_a_failure_for_celery_and_its_outputs_can_be_read(store, app, stage):
+    job = stage.job(2, last=False)
+    stage.commit("", job, "", [1, 0])
+    lose_client(store, job)
+    close_job(app, store, job)
+    with pytest.raises(IncompleteJobError, match=f"job {job} is incomplete"):
+        result(app, job)
+    assert [output.index for output in store.outputs(job).drain()] == [1, 0]
+
+
+def test_one_whose_client_came_back_is_none(store, app, stage):
+    job = stage.job(1, last=False)
+    stage.commit("", job, "", [0])
+    lose_client(store, job)
+    close_job(app, store, job)
+    stage.ledger.submit(job, "", [], offset=1, last=True)
+    close_job(app, store, job)
+    assert [item["index"] for item in result(app, job)] == [0]
 
 
 def test_closing_twice_is_harmless(store, app, job):

@@ -4,7 +4,13 @@ import time
 import pytest
 
 from broker.deltas import TextDelta
-from broker.errors import BrokerUnavailableError, InvalidRequestError, JobNotFoundError, StokerError
+from broker.errors import (
+    BrokerUnavailableError,
+    IncompleteJobError,
+    InvalidRequestError,
+    JobNotFoundError,
+    StokerError,
+)
 from broker.messages import failed_output
 from broker.states import JobState
 from driver import following as following_module
@@ -127,6 +133,39 @@ def test_trimmed_outputs_are_missed(stage):
     assert list(handle(stage, job).as_completed(5)) == []
     with pytest.raises(StokerError, match="3 of 3 outputs were trimmed"):
         handle(stage, job).get(5)
+
+
+def lost_job(stage):
+    """Two outputs of a job whose client was lost."""
+    job = stage.job(2, last=False)
+    stage.commit("", job, "", [1])
+    stage.ledger.abandon(job, stage.queries.job(job).touched_ms)
+    stage.commit("", job, "", [0])
+    return job
+
+
+@pytest.mark.parametrize("read", [lambda job: job.as_completed(5), lambda job: (d.output for d in job.stream(5))])
+def test_all_outputs_of_a_job_whose_client_was_lost_come_and_then_that_it_is_incomplete(stage, read):
+    outputs = read(handle(stage, lost_job(stage)))
+    assert indices([next(outputs), next(outputs)]) == [1, 0]
+    with pytest.raises(IncompleteJobError, match=r"its client was lost before .* after 2; .*as_completed"):
+        next(outputs)
+
+
+def test_get_says_that_a_job_is_incomplete_and_has_what_there_is(stage):
+    job = handle(stage, lost_job(stage))
+    with pytest.raises(IncompleteJobError) as caught:
+        job.get(5)
+    assert indices(caught.value.outputs) == [0, 1]
+    assert job.progress().client_lost
+
+
+def test_a_job_whose_client_came_back_while_it_was_read_is_complete(stage):
+    job = lost_job(stage)
+    outputs = handle(stage, job).as_completed(5)
+    assert next(outputs).index == 1
+    stage.ledger.submit(job, "", [], offset=2, last=True)
+    assert indices(outputs) == [0]
 
 
 @pytest.mark.parametrize(

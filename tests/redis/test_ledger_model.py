@@ -44,6 +44,7 @@ class Job:
     submitted: int = 0
     sealed: bool = False
     cancelled: bool = False
+    lost: bool = False  # its client
     closed: bool = False
     accepted: dict = field(default_factory=dict)  # index -> text
     attempts: dict = field(default_factory=dict)  # of open requests
@@ -153,7 +154,19 @@ class LedgerMachine(RuleBasedStateMachine):
         if not job.sealed:
             job.submitted = max(job.submitted, offset + count)
             job.sealed = last
+        job.lost = job.lost and not (last and offset + count == job.submitted)
         assert send() == job.submitted
+
+    @rule(data=st.data(), heard=st.booleans())
+    def abandon(self, data, heard):
+        """A client is taken for gone, also one that was heard of since."""
+        job = self.some(data, self.jobs, closed=False)
+        if job is not None and data.draw(st.integers(0, 2)) == 0:
+            touched_ms = self.stage.queries.job(job.id).touched_ms - heard
+            gone = not job.sealed and not heard
+            assert self.stage.ledger.abandon(job.id, touched_ms) == gone
+            job.lost = job.lost or gone
+            job.sealed = job.sealed or gone
 
     @rule(data=st.data())
     def cancel(self, data):
@@ -469,7 +482,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (record.failed, record.dropped) == (job.failed, job.dropped)
             assert record.completion_tokens == 2 * (len(found.outputs) - job.failed)
             state = JobState.DONE if job.done else JobState.RUNNING if job.sealed else JobState.OPEN
-            assert (record.state, record.cancelled) == (state, job.cancelled)
+            assert (record.state, record.cancelled, record.client_lost) == (state, job.cancelled, job.lost)
             assert found.requests == found.costs == waiting
             assert found.attempts == job.attempts
             assert found.checkpoints <= waiting

@@ -122,6 +122,7 @@ def test_an_abandoned_open_job_is_sealed_as_it_is(stage, reconcile):
     job = stage.job(2, last=False)
     reconcile(ABANDONED_AFTER_MS + 1000)
     assert stage.queries.job(job).state == JobState.RUNNING
+    assert stage.queries.job(job).client_lost
     assert stage.pending(job) == [0, 1]
 
 

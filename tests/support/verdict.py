@@ -1,11 +1,14 @@
 """The verdict after every failure: each request has exactly one output, and it is the right one."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import pytest
 from celery.result import AsyncResult
 
 from broker.celery_app import create_app
+from broker.errors import IncompleteJobError
 from broker.messages import FinishReason, Output, Request, SamplingParams
 from driver import Job
 from gpu_worker.engine.base import Completion
@@ -32,20 +35,30 @@ def undisturbed(asked: Sequence[Request]) -> list[Completion]:
 
 
 def assert_each_done_once(
-    cluster, job: Job, asked: Sequence[Request], *, errors: Mapping[int, str] = NO_ERRORS, timeout: float = 60.0
+    cluster,
+    job: Job,
+    asked: Sequence[Request],
+    *,
+    errors: Mapping[int, str] = NO_ERRORS,
+    timeout: float = 60.0,
+    client_lost: bool = False,
 ) -> list[Output]:
     """Wait for the job; `errors` are the error codes, by index, that some requests should have. Returns the outputs.
 
+    With `client_lost`, everybody who asks is told that the job is incomplete.
+
     Exactly one output a request; texts as undisturbed; the job's counters and its Celery result agree.
     """
-    outputs = list(job.as_completed(timeout))
+    outputs: list[Output] = []
+    with pytest.raises(IncompleteJobError) if client_lost else contextlib.nullcontext():
+        outputs.extend(job.as_completed(timeout))
     assert sorted(output.index for output in outputs) == list(range(len(asked))), "an output is missing, or there twice"
     in_order = sorted(outputs, key=lambda output: output.index)
     found = {o.index: o.error.code for o in in_order if o.error is not None}
     assert found == dict(errors)
     _assert_texts(in_order, asked)
     _assert_counters(cluster, job, in_order)
-    _assert_celery_result(cluster, job, in_order)
+    _assert_celery_result(cluster, job, in_order, client_lost=client_lost)
     return in_order
 
 
@@ -72,9 +85,13 @@ def _assert_counters(cluster, job: Job, outputs: Sequence[Output]) -> None:
     assert record.completion_tokens == sum(output.usage.completion_tokens for output in outputs)
 
 
-def _assert_celery_result(cluster, job: Job, outputs: Sequence[Output]) -> None:
+def _assert_celery_result(cluster, job: Job, outputs: Sequence[Output], *, client_lost: bool) -> None:
     app = create_app(cluster.store.settings)
     try:
+        if client_lost:
+            with pytest.raises(IncompleteJobError):
+                AsyncResult(job.id, app=app).get(timeout=30)
+            return
         result = AsyncResult(job.id, app=app).get(timeout=30)
         # Plain Celery carries JSON: the tuples of an output are lists there.
         assert result == msgspec.json.decode(msgspec.json.encode(list(outputs)))

@@ -17,6 +17,7 @@ NAMES = [
     "DriverSettings",
     "ExceedsLimitError",
     "FinishReason",
+    "IncompleteJobError",
     "InvalidRequestError",
     "Job",
     "JobNotFoundError",

@@ -17,6 +17,7 @@ CODES = {
     "BrokerRefusedError": "broker_refused",
     "WorkerNameTakenError": "worker_name_taken",
     "JobNotFoundError": "job_not_found",
+    "IncompleteJobError": "incomplete_job",
     "QueueFullError": "queue_full",
     "ExceedsLimitError": "exceeds_limit",
     "EmbeddedServerError": "embedded_server_failed",

@@ -3,6 +3,7 @@
 import io
 import json
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -82,6 +83,8 @@ def test_a_job_may_ask_for_a_model_with_brackets():
     times = dict.fromkeys(("created_ms", "touched_ms", "finished_ms"), 0)
     job = JobRecord(id="j", model=MARKUP, state=JobState.OPEN, **counts, **times)
     assert MARKUP in shown(status._job_table([job]))
+    lost = msgspec.structs.replace(job, state=JobState.RUNNING, client_lost=True)
+    assert "running: its client was lost" in shown(status._job_table([lost]))
 
 
 @pytest.mark.parametrize("prompt", ["[/INST]", "[red]x"])
