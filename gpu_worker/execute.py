@@ -49,7 +49,7 @@ def execute_batch(app: Celery, runtime: Runtime, batch_id: str, job_id: str) -> 
         logger.exception("batch %s failed", batch_id)
         if runtime.is_ready:
             runtime.loop.withdraw_batch(batch_id)
-        runtime.note_failure(job_id, 0, f"{type(error).__name__}: {error}")
+        runtime.fitness.note_failure(job_id, 0, f"{type(error).__name__}: {error}")
         with contextlib.suppress(BrokerRefusedError):  # it was refused before; the batch stays with this session
             insist(lambda: runtime.store.ledger.release(batch_id, job_id, runtime.session_id, count_attempt=True))
     finally:
@@ -73,7 +73,7 @@ class _Execution:
 
     def run(self) -> None:
         self._commit(self._refused(index, why) for index, why in self._claimed.unreadable)
-        if not self._runtime.takes_batches:
+        if not self._runtime.standing.takes_batches:
             self._release()
             return
         if self._stop_error() is None:
@@ -83,7 +83,7 @@ class _Execution:
         while self._open:
             if (error := self._stop_error()) is not None:
                 self._end_rest(error)
-            elif self._runtime.gives_back:
+            elif self._runtime.standing.gives_back:
                 self._give_rest_back()
                 return
             else:
@@ -142,10 +142,10 @@ class _Execution:
         """
         error = completion.error
         if error is None:
-            self._runtime.note_success()
+            self._runtime.fitness.note_success()
             return False
         if error.code == ENGINE_ERROR:
-            self._runtime.note_failure(self._ticket.job_id, item.index, error.message)
+            self._runtime.fitness.note_failure(self._ticket.job_id, item.index, error.message)
         again = error.code in (ENGINE_ERROR, OUT_OF_MEMORY)
         return again and item.attempts + 1 < self._runtime.store.settings.max_attempts
 

@@ -44,7 +44,7 @@ class Standing:
 
     @property
     def gives_back(self) -> bool:
-        """Whether batches in hand must be given back now."""
+        """Whether batches must be given back now: the engine is needed, a drain's time is over, or it is set aside."""
         if self._away and not self._finishing:
             return True
         return self._state is WorkerState.POISONED or time.monotonic() >= self._drain_until_s

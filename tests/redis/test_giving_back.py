@@ -246,7 +246,7 @@ def test_one_that_is_fenced_meanwhile_takes_nothing_from_the_next_owner(stage, r
             stage.batch(other, "j", stage.pending("j"))
         return withdraw(batch, index)
 
-    monkeypatch.setattr("gpu_worker.runtime.end_process", lambda *_: None)
+    monkeypatch.setattr("gpu_worker.orders.end_process", lambda *_: None)
     runtime.loop.withdraw = fenced
     with run(*[request()] * 4) as job:
         recall(stage, runtime, 2)

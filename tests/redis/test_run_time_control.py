@@ -125,7 +125,7 @@ def test_a_refusal_of_redis_in_the_middle_leaves_the_worker_as_it_was(do, stage,
         assert error(do("wake" if asleep else "reload")) == "no right to look"
 
     assert runtime.standing.state is was
-    assert runtime.takes_batches is not asleep
+    assert runtime.standing.takes_batches is not asleep
     wait_until(lambda: seen(stage) == (was, "no right to look"))
     assert error(do("wake" if asleep else "reload")) == ""
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from broker.store import Store
-from gpu_worker import runtime as runtime_module
+from gpu_worker import fitness
 from gpu_worker.engine.simulated import SimulatedEngine
 from gpu_worker.exits import EXIT_ENGINE
 from gpu_worker.runtime import Runtime
@@ -28,8 +28,8 @@ def nvml(monkeypatch):
 def ended(monkeypatch):
     """How the process would have ended: later is now."""
     ends = []
-    monkeypatch.setattr(runtime_module, "_call_later", lambda seconds, call: call())
-    monkeypatch.setattr(runtime_module, "end_process", lambda code, reason: ends.append((code, reason)))
+    monkeypatch.setattr(fitness, "call_later", lambda seconds, call: call())
+    monkeypatch.setattr(fitness, "end_process", lambda code, reason: ends.append((code, reason)))
     return ends
 
 
@@ -61,5 +61,5 @@ def test_a_critical_error_sets_the_worker_aside_at_the_next_beat(runtime, stage,
     row = beaten(stage, "poisoned")
     assert row.reason == "GPU 0 had the critical error Xid 79"
     assert json.loads(row.telemetry)["gpu0"]["xid_last"] == 79
-    assert runtime.gives_back
+    assert runtime.standing.gives_back
     assert ended == [(EXIT_ENGINE, f"set aside: {row.reason}")]
