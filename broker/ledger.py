@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from broker import claiming, codec, settlement, submission
+from broker import claiming, codec, ledger_keys, settlement, submission
 from broker.connection import RedisClient
 from broker.deltas import TextDelta
 from broker.errors import JobNotFoundError
@@ -16,7 +16,6 @@ from broker.keys import Keys
 from broker.messages import Output, Request
 from broker.records import BatchRecord, ClaimedBatch, CommitResult, Policy, QuarantinedRequest
 from broker.scripts import Scripts
-from broker.topology import queue_name
 from broker.wakeup import wakeup
 
 QUARANTINE_TTL_MS = 7 * 86_400_000
@@ -65,7 +64,7 @@ class Ledger:
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced, weight]
         args += submission.fields(requests)
-        reply = self._scripts.run("submit", submission.keys(self._keys, job_id), args)
+        reply = self._scripts.run("submit", ledger_keys.submit(self._keys, job_id), args)
         if isinstance(reply, list):
             raise submission.refusal(reply).error(user)
         if reply < 0:
@@ -81,9 +80,7 @@ class Ledger:
 
     def abandon(self, job_id: str, touched_ms: int) -> bool:
         """Seal an open job whose client, last heard of at `touched_ms`, is gone, and note so. False when it is not."""
-        job = self._keys.job(job_id)
-        keys = [job.record, self._keys.closing, self._keys.wake, job.answers, job.answered]
-        return bool(self._scripts.run("abandon", keys, [job_id, touched_ms]))
+        return bool(self._scripts.run("abandon", ledger_keys.abandon(self._keys, job_id), [job_id, touched_ms]))
 
     def configure(self, token: str, policy: Policy) -> None:
         """Make these limits everybody's.
@@ -115,21 +112,7 @@ class Ledger:
         Raises:
             NotLeaderError: `token` does not hold the lead.
         """
-        job, batch, session = self._keys.job(job_id), self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [
-            self._keys.leader,
-            session.record,
-            session.batches,
-            batch.record,
-            batch.requests,
-            job.record,
-            job.pending,
-            job.assigned,
-            job.costs,
-            self._keys.waiting,
-            queue_name(worker),
-            self._keys.waiting_changes,
-        ]
+        keys = ledger_keys.assign(self._keys, session_id, batch_id, job_id, worker)
         args: list[Any] = [token, session_id, batch_id, job_id, int(isolated)]
         args += [codec.pack(indices), codec.pack(tokens) if tokens else b""]
         args.append(wakeup(worker, batch_id, job_id) if worker else b"")
@@ -140,18 +123,7 @@ class Ledger:
 
     def claim(self, batch_id: str, job_id: str, session_id: str) -> ClaimedBatch | None:
         """Take up a batch; None when it is not this session's (any more)."""
-        job, batch, session = self._keys.job(job_id), self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [
-            batch.record,
-            batch.requests,
-            session.record,
-            job.record,
-            job.requests,
-            job.assigned,
-            job.committed,
-            job.attempts,
-            job.checkpoints,
-        ]
+        keys = ledger_keys.claim(self._keys, session_id, batch_id, job_id)
         reply = self._scripts.run("claim", keys, [batch_id, session_id, job_id])
         if reply is None:
             return None
@@ -179,10 +151,10 @@ class Ledger:
         Raises:
             JobNotFoundError: the job is unknown or has expired.
         """
+        keys = ledger_keys.commit(self._keys, session_id, batch_id, job_id)
         result, rest = CommitResult(accepted=0, dropped=0, job_done=False, shared=0), outputs
         while True:
-            args = [job_id, *settlement.fields(rest)]
-            reply = self._scripts.run("commit", settlement.keys(self._keys, job_id, batch_id, session_id), args)
+            reply = self._scripts.run("commit", keys, [job_id, *settlement.fields(rest)])
             if reply is None:
                 raise JobNotFoundError(f"job {job_id} is unknown or has expired")
             result, seen = settlement.added(result, reply)
@@ -192,8 +164,7 @@ class Ledger:
 
     def finish(self, batch_id: str, session_id: str) -> int:
         """End a batch whose requests all have outputs. Returns the requests still open; above 0 nothing changed."""
-        batch, session = self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [batch.record, batch.requests, session.record, session.batches, self._keys.wake, self._keys.waiting]
+        keys = ledger_keys.finish(self._keys, session_id, batch_id)
         return int(self._scripts.run("finish", keys, [batch_id, session_id]))
 
     def release(
@@ -203,21 +174,7 @@ class Ledger:
 
         Returns the requests that are pending again. An attempt counts only if the batch had been claimed.
         """
-        job, batch, session = self._keys.job(job_id), self._keys.batch(batch_id), self._keys.session(session_id)
-        keys = [
-            batch.record,
-            batch.requests,
-            session.record,
-            session.batches,
-            job.pending,
-            job.assigned,
-            job.committed,
-            job.attempts,
-            self._keys.wake,
-            job.record,
-            self._keys.waiting,
-            self._keys.waiting_changes,
-        ]
+        keys = ledger_keys.release(self._keys, session_id, batch_id, job_id)
         args = [batch_id, session_id, int(count_attempt), job_id, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
 
@@ -251,25 +208,14 @@ class Ledger:
         Raises:
             JobNotFoundError: no such job.
         """
-        job = self._keys.job(job_id)
-        keys = [job.record, self._keys.closing, self._keys.stopping, self._keys.load, job.answers, job.answered]
-        result = int(self._scripts.run("cancel", keys, [job_id]))
+        result = int(self._scripts.run("cancel", ledger_keys.cancel(self._keys, job_id), [job_id]))
         if result < 0:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
         return result == 1
 
     def close(self, job_id: str, ttl_s: int) -> bool:
         """End a complete job; its outputs can be read for `ttl_s` seconds more. False when it was closed before."""
-        keys = [
-            self._keys.jobs,
-            self._keys.closing,
-            self._keys.stopping,
-            self._keys.waiting,
-            self._keys.waiting_changes,
-            self._keys.job(job_id).deltas,
-            *self._keys.job(job_id).all(),
-        ]
-        return bool(self._scripts.run("close", keys, [job_id, ttl_s]))
+        return bool(self._scripts.run("close", ledger_keys.close(self._keys, job_id), [job_id, ttl_s]))
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

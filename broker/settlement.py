@@ -4,41 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker import codec
-from broker.keys import Keys
 from broker.messages import Output
 from broker.records import CommitResult
-
-
-def keys(names: Keys, job_id: str, batch_id: str, session_id: str) -> list[str]:
-    """The keys that `commit` reads and changes, in its order."""
-    job, batch, session = names.job(job_id), names.batch(batch_id), names.session(session_id)
-    return [
-        job.record,
-        job.requests,
-        job.costs,
-        job.pending,
-        job.assigned,
-        job.committed,
-        job.outputs,
-        batch.requests,
-        session.record,
-        names.closing,
-        names.wake,
-        job.attempts,
-        job.checkpoints,
-        names.waiting,
-        names.load,
-        names.policy,
-        job.leaders,
-        job.digests,
-        job.followers,
-        job.answers,
-        job.answered,
-        names.cache,
-        names.cache_times,
-        names.sharing,
-        names.waiting_changes,
-    ]
 
 
 def fields(outputs: Sequence[Output]) -> list[Any]:

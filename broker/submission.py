@@ -7,39 +7,9 @@ from broker import codec
 from broker.admission import Refusal
 from broker.costs import write_costs
 from broker.identity import DIGEST_BYTES, digest
-from broker.keys import Keys
 from broker.messages import Request
 
 NO_DIGEST = bytes(DIGEST_BYTES)
-
-
-def keys(names: Keys, job_id: str) -> list[str]:
-    """The keys that `submit` reads and changes, in its order."""
-    job = names.job(job_id)
-    return [
-        job.record,
-        job.requests,
-        job.costs,
-        job.pending,
-        names.jobs,
-        names.wake,
-        names.closing,
-        names.waiting,
-        names.stopping,
-        names.load,
-        names.policy,
-        job.outputs,
-        job.committed,
-        job.leaders,
-        job.digests,
-        job.followers,
-        job.answers,
-        job.answered,
-        names.cache,
-        names.cache_times,
-        names.sharing,
-        names.waiting_changes,
-    ]
 
 
 def fields(requests: Sequence[Request]) -> list[Any]:
