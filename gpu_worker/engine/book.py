@@ -102,6 +102,17 @@ class Book:
         """Put a request at the end of those waiting."""
         self._held[held.request_id] = self._waiting[held.request_id] = held
 
+    @property
+    def over(self) -> list[Held]:
+        """Those that need no further token."""
+        return [held for held in self if held.over]
+
+    def clear(self) -> None:
+        """Strike all out."""
+        self._held.clear()
+        self._waiting.clear()
+        self._running.clear()
+
     def remove(self, held: Held) -> None:
         """Strike a request out."""
         self._held.pop(held.request_id, None)

@@ -54,3 +54,13 @@ def require_fit(prompt_tokens: int, max_tokens: int, context_tokens: int) -> Non
             f"{prompt}max_tokens {max_tokens} exceed the context of {context_tokens} tokens;"
             f" max_tokens can be at most {room}"
         )
+
+
+def require_kv_tokens(kv_tokens: int, needed: int) -> None:
+    """Refuse a KV cache, of 0 tokens for as many as there are, that a request in hand would never have room in.
+
+    Raises:
+        NoRoomError: says how many it may need.
+    """
+    if 0 < kv_tokens < needed:
+        raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")

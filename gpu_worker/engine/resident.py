@@ -4,9 +4,7 @@ Not thread-safe: `TransformersEngine` holds its lock around every call.
 """
 
 import logging
-import math
 import queue
-import time
 from typing import Any
 
 from broker.commands import Memory
@@ -15,11 +13,12 @@ from gpu_worker.engine.book import Book, Held
 from gpu_worker.engine.breakage import Breakage, breakage_of
 from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
-from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError
+from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError, require_kv_tokens
+from gpu_worker.engine.graphs import Graphs
 from gpu_worker.engine.limits import StepSize
 from gpu_worker.engine.loop import Loop
-from gpu_worker.engine.memory import MIB, rss_mib
-from gpu_worker.engine.offload import Weights, device_memory, free_cache, room_for_cache
+from gpu_worker.engine.occupancy import occupied, require_room
+from gpu_worker.engine.offload import Weights, free_cache
 from gpu_worker.engine.padded import PaddedLoop
 from gpu_worker.engine.room import Room
 from gpu_worker.engine.sampling import PerRequestSampling
@@ -28,27 +27,24 @@ from gpu_worker.engine.split import keeps_tokens_only
 
 _log = logging.getLogger(__name__)
 
-_LINGER_S = 60.0  # a change of loop costs the capture of the graphs, which takes seconds
-
 
 class ResidentLoop:
-    """A model with a loop that comes back when it broke, as often as the process can."""
+    """A model with a loop that comes back when it broke, as often as the process can. Its outputs go to `inbox`."""
 
-    def __init__(self, model: Any, options: LoopOptions, inbox: "queue.Queue[Any]") -> None:
+    def __init__(self, model: Any, options: LoopOptions, book: Book, inbox: "queue.Queue[Any]") -> None:
         self.sampling = PerRequestSampling()
         self.meter = CacheMeter()
         self._model: Any = model
+        self._book = book
         self._inbox = inbox
-        self._graphs = options.graphs
+        self._graphs = Graphs(on=options.graphs)
         self._most_context: int = model.config.get_text_config().max_position_embeddings
-        self._book = Book()
         self._weights = Weights(model)
         self._asleep = False
         self._changing = False  # the loop was stopped to be replaced by one of the other kind
-        self._needed_eager_s = -math.inf
         self._room = Room(options, self._make_loop)
         self._shortage = Shortage(self._book, self._room, self.sampling)
-        self._loop = self._room.make_loop(graphs=self._graphs)
+        self._loop = self._room.make_loop(graphs=self._graphs.on)
 
     @property
     def model(self) -> Any:
@@ -88,36 +84,19 @@ class ResidentLoop:
         return not self._loop.alive
 
     @property
-    def held(self) -> int:
-        """Requests in hand."""
-        return len(self._book)
-
-    @property
     def running(self) -> int:
-        """Those of them with a place in the KV cache."""
-        return min(self.held, self._loop.active)
+        """Requests in hand with a place in the KV cache."""
+        return min(len(self._book), self._loop.active)
 
     @property
     def kv_tokens_used(self) -> int:
         """Room in the KV cache that requests hold."""
         return round(self.meter.used_share * self._loop.kv_tokens)
 
-    def find(self, request_id: str) -> Held | None:
-        """The request in hand of this id."""
-        return self._book.find(request_id)
-
-    def find_run(self, key: str) -> Held | None:
-        """The request in hand whose present run has this key."""
-        return self._book.running(key)
-
     def not_begun(self) -> list[Held]:
         """Those in hand that wait for their first step, in their order; none that was there when a loop broke."""
         fresh = (held for held in self._book if not held.failures and held.progress == held.before)
         return [held for held in fresh if not self._loop.has_begun(held.key)]
-
-    def over(self) -> list[Held]:
-        """Those in hand that need no further token."""
-        return [held for held in self._book if held.over]
 
     def tokens(self, held: Held) -> tuple[int, ...]:
         """All tokens of a request so far."""
@@ -125,10 +104,9 @@ class ResidentLoop:
 
     def add(self, held: Held) -> None:
         """Run a request as soon as the book allows."""
-        if not self._suits(held):
+        if self._loop.alive and not self._graphs.suit(held.sampling, eager=self.sampling.eager, idle=not self._book):
             self._stop_to_change()
-        if held.sampling.in_python:
-            self._needed_eager_s = time.monotonic()
+        self._graphs.note(held.sampling)
         self._book.add(held)
         self._admit()
 
@@ -147,7 +125,7 @@ class ResidentLoop:
         """Use more of the memory again, after a time in which it was enough; called often."""
         if not self._loop.alive or not self._shortage.is_over(self.tokens):
             return
-        if self._room.grow(self._loop, self.sampling.steps, idle=self.held == 0):
+        if self._room.grow(self._loop, self.sampling.steps, idle=not self._book):
             self._stop_to_change()
 
     def pad(self) -> bool:
@@ -181,7 +159,7 @@ class ResidentLoop:
             raise EngineDeadError(f"the device is lost: {error}") from error
         if kind is Breakage.MEMORY:
             return self._shortage.make_room(error, self._loop)
-        _log.warning("the generation loop broke with %d requests in hand; starting anew", self.held)
+        _log.warning("the generation loop broke with %d requests in hand; starting anew", len(self._book))
         message = f"generation failed repeatedly, the last time alone: {error}"
         return [GivenUp(held=held, code=ENGINE_ERROR, message=message) for held in self._book.fail_running()]
 
@@ -194,7 +172,8 @@ class ResidentLoop:
         if self._asleep:
             raise NoRoomError("the engine sleeps; wake it first")
         if kv_tokens:
-            self._require_room(kv_tokens)
+            require_kv_tokens(kv_tokens, max((held.most_tokens for held in self._book), default=0))
+            require_room(kv_tokens, self._weights, self._loop)
         self._stop_to_change()
         self._room.resize(slots=slots, kv_tokens=kv_tokens)
 
@@ -230,47 +209,16 @@ class ResidentLoop:
 
     def memory(self) -> Memory:
         """What weights and cache occupy, and the device's numbers."""
-        device = self._weights.device
-        return Memory(
-            device=device,
-            rss_mib=rss_mib(),
-            weights_mib=self._weights.mib,
-            kv_cache_mib=round(self._loop.kv_bytes / MIB, 1),
-            **device_memory(device),
-        )
+        return occupied(self._weights, self._loop)
 
     def close(self) -> None:
         """End the loop's thread and free cache and model."""
-        self._book = Book()
+        self._book.clear()
         self._loop.stop()
         self._asleep = False
         self._model = None
         self._weights.forget()
         free_cache()
-
-    def _require_room(self, kv_tokens: int) -> None:
-        needed = max((held.most_tokens for held in self._book), default=0)
-        if kv_tokens < needed:
-            raise NoRoomError(f"kv_tokens={kv_tokens} is too few: a request in hand may need {needed}")
-        wanted_bytes = int(self._loop.token_bytes * kv_tokens)
-        room_bytes = self._loop.kv_bytes + room_for_cache(self._weights.device)
-        if wanted_bytes > room_bytes:
-            most = int(room_bytes / self._loop.token_bytes)
-            raise NoRoomError(
-                f"kv_tokens={kv_tokens} needs {wanted_bytes / MIB:,.0f} MiB; the memory has room for {most} tokens"
-            )
-
-    def _suits(self, held: Held) -> bool:
-        """Whether the loop can run a request, and is not slower for it than it need be.
-
-        Penalties and log probabilities are Python in every step, which CUDA graphs leave out: they need a loop without.
-        That one is left again when a request without such wishes finds it idle, and it has not been needed for a while.
-        """
-        if not self._loop.alive or self.sampling.eager == held.sampling.in_python:
-            return True
-        if held.sampling.in_python:
-            return False
-        return self._graphs or self.held > 0 or time.monotonic() < self._needed_eager_s + _LINGER_S
 
     def _stop_to_change(self) -> None:
         """Stop the loop; `recover` makes one of the kind that the requests in hand need."""
@@ -280,8 +228,8 @@ class ResidentLoop:
         self._loop.stop()
 
     def _start_anew(self) -> None:
-        self._graphs = not any(held.sampling.in_python for held in self._book)
-        self._loop = self._room.make_loop(graphs=self._graphs)
+        graphs = self._graphs.choose(held.sampling for held in self._book)
+        self._loop = self._room.make_loop(graphs=graphs)
 
     def _make_loop(self, options: LoopOptions) -> Loop:
         self.sampling.last = StepSize()

@@ -1,43 +1,37 @@
 """The default engine: a resident transformers model under continuous batching.
 
-The library's loop runs in its own thread and sends outputs to `_inbox`; `step` turns them into completions, and
-brings the loop back when it broke. Everything else is under one lock, so that `submit` and `cancel` may come from
-any thread.
+The loop runs in its own thread; `step` waits for its outputs, and brings it back when it broke. Everything else is
+under one lock, so that `submit` and `cancel` may come from any thread.
 """
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import torch
-from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
 from broker.commands import Memory
 from broker.errors import InvalidRequestError
-from broker.messages import OutputError, Request, SamplingParams
+from broker.messages import Request
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
-from gpu_worker.engine.book import Held
-from gpu_worker.engine.completions import completion_of, failure
+from gpu_worker.engine.book import Book
+from gpu_worker.engine.completions import failure
 from gpu_worker.engine.continuous import LoopOptions, default_options
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, EngineDeadError, NoRoomError
 from gpu_worker.engine.intake import Intake
-from gpu_worker.engine.logprobs import token_logprobs
+from gpu_worker.engine.outputs import Outputs
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop
 from gpu_worker.engine.shortage import no_room
-from gpu_worker.engine.warmup import Speeds, measure
+from gpu_worker.engine.warmup import Speeds, first_tokens, measure
 
 _log = logging.getLogger(__name__)
 
-_Event = GenerationOutput | Completion | None  # None only wakes a waiting `step`
-
 _BROKEN_CHECK_S = 0.5  # a request handed over at the very end of a loop gets no output
 _LOOK_S = 0.1  # so long `load` waits for the lock
-_WARM_UP = "warm-up"
 
 
 class TransformersEngine:
@@ -60,12 +54,14 @@ class TransformersEngine:
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]
         self._measure_s = measure_s
         self._speeds = Speeds()
-        self._prompts = PromptReader(tokenizer, vocabulary=self._vocabulary)
-        self._intake = Intake(model, self._prompts)
-        self._inbox: queue.Queue[_Event] = queue.Queue()
+        prompts = PromptReader(tokenizer, vocabulary=self._vocabulary)
+        self._intake = Intake(model, prompts)
         self._lock = threading.RLock()
         self._closed = False
-        self._resident = ResidentLoop(model, options or default_options(model), self._inbox)
+        self._book = Book()
+        inbox = queue.Queue[Any]()
+        self._resident = ResidentLoop(model, options or default_options(model), self._book, inbox)
+        self._outputs = Outputs(inbox, self._book, self._resident, prompts)
         self._capacity = self._resident.capacity
         self._load = self._read_load()
 
@@ -97,10 +93,10 @@ class TransformersEngine:
         Raises:
             EngineDeadError: the model does not generate.
         """
-        error = self._first_tokens()
+        error = first_tokens(self)
         if error is not None and error.code == ENGINE_ERROR and self._pad():
             _log.warning("this model does not run under continuous batching; padded batches instead: %s", error.message)
-            error = self._first_tokens()
+            error = first_tokens(self)
         if error is not None:
             raise EngineDeadError(f"the warm-up generation failed: {error.message}")
         if self._measure_s:
@@ -115,17 +111,18 @@ class TransformersEngine:
                 request_id, request, context_tokens=self._resident.context_tokens, generated=generated
             )
         except InvalidRequestError as error:
-            self._inbox.put(failure(request_id, error.code, str(error)))
+            self._outputs.put([failure(request_id, error.code, str(error))])
             return
         with self._lock:
             if held.over:
-                self._inbox.put(self._completion(held))
+                self._outputs.put([self._outputs.completion(held)])
             elif held.most_tokens > self._capacity.kv_tokens:
-                self._inbox.put(failure(request_id, OUT_OF_MEMORY, no_room(held, self._capacity.kv_tokens)))
-            elif self._resident.find(request_id) is None and not self._closed:
+                why = no_room(held, self._capacity.kv_tokens)
+                self._outputs.put([failure(request_id, OUT_OF_MEMORY, why)])
+            elif self._book.find(request_id) is None and not self._closed:
                 self._resident.add(held)
                 if self._resident.broken:
-                    self._inbox.put(None)  # so that `step` sees it now
+                    self._outputs.wake()  # so that `step` sees it now
 
     def step(self, timeout_s: float) -> list[Completion]:
         """Wait for outputs and return the completions among them; see `Engine.step`."""
@@ -133,9 +130,9 @@ class TransformersEngine:
         done: list[Completion] = []
         while not done and not self._closed:
             left = deadline - time.monotonic()
-            events = self._events(max(0.0, min(left, _BROKEN_CHECK_S)))
+            events = self._outputs.wait(max(0.0, min(left, _BROKEN_CHECK_S)))
             with self._lock:
-                done += self._read(events)
+                done += self._outputs.read(events)
                 if not self._closed:
                     self._resident.grow()
                     self._capacity = self._resident.capacity
@@ -148,22 +145,22 @@ class TransformersEngine:
     def cancel(self, request_id: str) -> Completion | None:
         """Drop a request; see `Engine.cancel`."""
         with self._lock:
-            held = self._resident.find(request_id)
+            held = self._book.find(request_id)
             if held is None:
                 return None
             self._resident.tokens(held)  # brings its progress up to date
-            return self._finish(held)
+            return self._outputs.finish(held)
 
     def generated(self, request_id: str) -> tuple[int, ...]:
         """The tokens a request has so far; see `Engine.generated`."""
         with self._lock:
-            held = self._resident.find(request_id)
+            held = self._book.find(request_id)
             return self._resident.tokens(held) if held is not None else ()
 
     def text(self, request_id: str) -> str:
         """The text so far of a request that streams; see `Engine.text`."""
         with self._lock:
-            held = self._resident.find(request_id)
+            held = self._book.find(request_id)
             if held is None or held.settled is None:
                 return ""
             return held.settled.push(self._resident.tokens(held))
@@ -186,7 +183,7 @@ class TransformersEngine:
         """Go on with a loop of other sizes; see `Engine.resize`."""
         with self._lock:
             self._resident.resize(slots=slots, kv_tokens=kv_tokens)
-            self._deliver(self._recover())
+            self._outputs.put(self._recover())
             if self._resident.refused:
                 raise NoRoomError(f"these sizes do not fit: {self._resident.refused}")
 
@@ -194,7 +191,7 @@ class TransformersEngine:
         """End the loop and offload the weights; see `Engine.sleep`."""
         with self._lock:
             self._resident.sleep()
-            self._deliver(self._last_words())
+            self._outputs.put(self._outputs.last_words())
 
     def wake(self) -> None:
         """Restore the weights and start a loop; see `Engine.wake`."""
@@ -212,32 +209,21 @@ class TransformersEngine:
                 return
             self._closed = True
             self._resident.close()
-        self._inbox.put(None)
-
-    def _first_tokens(self) -> OutputError | None:
-        for temperature in (0.0, 1.0):
-            params = SamplingParams(max_tokens=4, temperature=temperature, top_p=0.9)
-            self.submit(_WARM_UP, Request(params=params, input_ids=(0,)))
-            done: list[Completion] = []
-            while not done:
-                done = self.step(1.0)
-            if done[0].error is not None:
-                return done[0].error
-        return None
+        self._outputs.wake()
 
     def _pad(self) -> bool:
         """Change to the loop without paged cache; False where it is the one, or the model cannot run in it."""
         with self._lock:
             if not self._resident.pad():
                 return False
-            self._deliver(self._recover())
+            self._outputs.put(self._recover())
             return True
 
     def _read_load(self) -> Load:
         resident = self._resident
         return Load(
             running=resident.running,
-            waiting=resident.held - resident.running,
+            waiting=len(self._book) - resident.running,
             steps=resident.sampling.steps,
             generated_tokens=resident.sampling.tokens,
             kv_tokens_used=resident.kv_tokens_used,
@@ -245,65 +231,7 @@ class TransformersEngine:
             cached_prompt_tokens=resident.meter.cached_prompt_tokens,
         )
 
-    def _events(self, timeout_s: float) -> list[_Event]:
-        """The next output and those behind it, so that what ends together is returned together."""
-        events: list[_Event] = []
-        try:
-            events.append(self._inbox.get(timeout=timeout_s))
-            while True:
-                events.append(self._inbox.get_nowait())
-        except queue.Empty:
-            return events
-
-    def _read(self, events: Sequence[_Event]) -> list[Completion]:
-        read = (self._output(e) if isinstance(e, GenerationOutput) else e for e in events)
-        return [completion for completion in read if completion is not None]
-
-    def _output(self, output: GenerationOutput) -> Completion | None:
-        held = self._resident.find_run(output.request_id)
-        if held is None:
-            return None  # late: cancelled or stopped meanwhile
-        held.note(output.generated_tokens)
-        if held.over:
-            return self._finish(held)
-        if output.status is RequestStatus.FAILED and not self._resident.halted:
-            self._resident.drop(held)
-            return failure(held.request_id, ENGINE_ERROR, f"generation failed: {output.error}")
-        return None
-
-    def _deliver(self, completions: Sequence[Completion]) -> None:
-        """For `step` to return: it may be another thread's."""
-        for completion in completions:
-            self._inbox.put(completion)
-
-    def _last_words(self) -> list[Completion]:
-        # What a loop had to say until its end is in the inbox once it is stopped.
-        done = self._read(self._events(0))
-        return done + [self._finish(held) for held in self._resident.over()]
-
     def _recover(self) -> list[Completion]:
-        self._resident.stop()
-        done = self._last_words()
-        for given_up in self._resident.recover():
-            done.append(failure(given_up.held.request_id, given_up.code, given_up.message))
+        done = self._outputs.recover()
         self._capacity = self._resident.capacity
         return done
-
-    def _finish(self, held: Held) -> Completion:
-        self._resident.drop(held)
-        return self._completion(held)
-
-    def _completion(self, held: Held) -> Completion:
-        completion = completion_of(
-            held.request_id,
-            held.request,
-            prompt_ids=held.prompt_ids,
-            tokens=held.progress,
-            ending=held.ending,
-            decode=self._prompts.decode,
-            settled=held.settled,
-        )
-        if held.sampling.record is None:
-            return completion
-        logprobs = token_logprobs(held.sampling.record, len(completion.token_ids), self._prompts.piece)
-        return msgspec.structs.replace(completion, logprobs=logprobs)

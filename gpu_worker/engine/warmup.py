@@ -1,4 +1,4 @@
-"""Measures an engine before its first request: how fast it reads and writes, and how many requests it can hold.
+"""An engine before its first request: whether it generates, how fast it reads and writes, how much it can hold.
 
 Trials double until the time is up or the engine is full. Memory that runs out in one is the engine's affair: it shrinks
 its slots, as it does later, and its capacity then says what is safe.
@@ -10,9 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from broker.messages import Request, SamplingParams
+from broker.messages import OutputError, Request, SamplingParams
 from gpu_worker.engine.base import Capacity, Completion
 
+_WARM_UP = "warm-up"
 _TRIAL = "warm-up/"
 _FIRST_PROMPT = 64
 _MOST_PROMPT = 4096
@@ -43,6 +44,19 @@ class Measurable(Protocol):
     def step(self, timeout_s: float) -> list[Completion]:
         """See `Engine.step`."""
         ...
+
+
+def first_tokens(engine: Measurable) -> OutputError | None:
+    """Generate a few tokens, greedily and by sampling; returns what went wrong."""
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(max_tokens=4, temperature=temperature, top_p=0.9)
+        engine.submit(_WARM_UP, Request(params=params, input_ids=(0,)))
+        done: list[Completion] = []
+        while not done:
+            done = engine.step(1.0)
+        if done[0].error is not None:
+            return done[0].error
+    return None
 
 
 def measure(

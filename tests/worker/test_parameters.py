@@ -193,7 +193,7 @@ def test_a_loop_with_graphs_gives_way_to_one_without(with_graphs, engine, plain,
     assert long.token_ids[:12] == plain
     assert run(graphs, request())[0].token_ids == plain
     assert loops == [True, False]  # not for every request
-    monkeypatch.setattr("gpu_worker.engine.resident._LINGER_S", -math.inf)
+    monkeypatch.setattr("gpu_worker.engine.graphs._LINGER_S", -math.inf)
     assert run(graphs, request())[0].token_ids == plain
     assert loops == [True, False, True]
 
