@@ -69,7 +69,7 @@ def test_a_worker_that_joins_gets_work_of_a_running_job(cluster):
 def test_a_mix_of_jobs_ends_in_the_order_and_with_the_shares_of_the_simulation(cluster):
     """A short form of what `scripts/bench mix` does with eight workers."""
     simulated = simulate_mix(MIXED_TOKENS, gpus=2, slots=32, tokens_per_s=TOKENS_PER_S)
-    found = compare(simulated, run_mix(cluster, MIXED_TOKENS, 60), clearly=0.1)
+    found = compare(simulated, run_mix(cluster, MIXED_TOKENS, 60), clearly=0.2)
     assert not found.too_early
     assert not found.swapped, found
     assert [share for share in found.users if share.priority == 0 and share.difference > 0.25] == []

@@ -55,7 +55,7 @@ def test_a_deadline_ends_what_waits(cluster):
 def test_a_deadline_during_generation_keeps_the_text_so_far_and_frees_the_slots(cluster):
     sessions = {row.id for row in cluster.client.workers()}
     asked = requests(20, tokens=LONG)
-    job = cluster.client.submit(asked, deadline=1.5)
+    job = cluster.client.submit(asked, deadline=4)
 
     outputs = assert_each_done_once(cluster, job, asked, errors=all_failed(asked, "deadline_exceeded"))
 
