@@ -1,8 +1,9 @@
 """What waits in the ledger: of each job, how many requests and how long their answers may be. Changes nothing."""
 
 from broker.connection import RedisClient, broker_errors
+from broker.costs import read_costs
+from broker.fronts import COUNTERS, own_answers
 from broker.keys import Keys
-from broker.queries import COUNTERS, own_answers
 from broker.records import Backlog, JobBacklog
 
 COSTS_READ = 32  # of a job, to know the mean
@@ -40,7 +41,7 @@ class Backlogs:
 
 
 def _backlog(model: str, requests: int, record: list[bytes | None], costs: list[bytes | None]) -> JobBacklog:
-    known = [int(cost.split()[0]) for cost in costs if cost]
+    known = [read_costs(cost)[0] for cost in costs if cost]
     answered, completion_tokens = own_answers(record)
     mean = sum(known) / len(known) if known else 0.0
     return JobBacklog(

@@ -3,15 +3,14 @@
 import contextlib
 import logging
 from collections.abc import Sequence
-from itertools import repeat
 from typing import TypeVar
 
 import msgspec
 
 from broker import codec
 from broker.connection import BLOCK_LIMIT_S, RedisClient, broker_errors
-from broker.costs import read_costs
 from broker.errors import JobNotFoundError, MessageError
+from broker.fronts import COUNTERS, front, pending
 from broker.keys import Keys
 from broker.messages import Request
 from broker.records import (
@@ -27,8 +26,6 @@ from broker.records import (
 )
 
 logger = logging.getLogger(__name__)
-
-COUNTERS = ("done", "failed", "shared", "cached", "completion_tokens")
 
 RecordT = TypeVar("RecordT")
 
@@ -103,7 +100,7 @@ class Queries:
             replies = pipeline.execute()
         rows = zip(found[::4], found[1::4], found[2::4], replies[::2], replies[1::2], strict=True)
         return [
-            _front(_pending(indices, costs, attempts), backlog, counters)
+            front(pending(indices, costs, attempts), backlog, counters)
             for indices, backlog, counters, costs, attempts in rows
         ]
 
@@ -207,33 +204,6 @@ class Queries:
         for key in keys:
             pipeline.hgetall(key)
         return pipeline.execute() if keys else []
-
-
-def _pending(
-    indices: list[bytes], costs: list[bytes | None], attempts: list[bytes | None]
-) -> tuple[PendingRequest, ...]:
-    tries = iter(attempts) if len(attempts) == len(indices) else repeat(None)
-    rows = zip(indices, costs, tries, strict=False)  # one None for a job that has nothing pending
-    return tuple(_pending_request(int(index), cost or b"0", int(count or 0)) for index, cost, count in rows)
-
-
-def _front(pending: tuple[PendingRequest, ...], backlog: int, counters: list[bytes | None]) -> JobFront:
-    answered, tokens = own_answers(counters)
-    return JobFront(pending=pending, backlog=backlog, answered=answered, output_tokens=tokens)
-
-
-def own_answers(counters: list[bytes | None]) -> tuple[int, int]:
-    """How many texts were generated for a job, and their tokens, from its `COUNTERS`.
-
-    What was copied from an identical request took no tokens, and says nothing of lengths.
-    """
-    done, failed, shared, cached, tokens = (int(count or 0) for count in counters)
-    return max(done - failed - shared - cached, 0), tokens
-
-
-def _pending_request(index: int, written: bytes, attempts: int) -> PendingRequest:
-    cost, prompt_tokens, prefix = read_costs(written)
-    return PendingRequest(index=index, cost=cost, attempts=attempts, prompt_tokens=prompt_tokens, prefix=prefix)
 
 
 def _given(record: dict[str, bytes | None]) -> dict[bytes, bytes]:
