@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from broker.errors import BrokerUnavailableError
 from broker.messages import Output
 from broker.patience import Patience
+from broker.records import JobRecord
 from broker.states import JobState
 from broker.store import Store
 from driver.deadline import Deadline
@@ -52,7 +53,7 @@ def follow(
     """
     deadline = Deadline(timeout)
     record = store.queries.job(job_id)
-    watch = _SilenceWatch(obstacle, record.model)
+    watch = _SilenceWatch(obstacle, record)
     seen = 0
 
     def insist(call: Callable[[], ReplyT]) -> ReplyT:
@@ -96,9 +97,9 @@ def collect(news: Generator[ItemT, None, int], found: list[ItemT]) -> int:
 class _SilenceWatch:
     """Warns when nothing comes, once for each reason."""
 
-    def __init__(self, obstacle: Callable[[str], str | None], model: str) -> None:
+    def __init__(self, obstacle: Callable[[str], str | None], job: JobRecord) -> None:
         self._obstacle = obstacle
-        self._model = model
+        self._job = job
         self._heard_s = time.monotonic()
         self._said: str | None = None
 
@@ -110,9 +111,9 @@ class _SilenceWatch:
         if time.monotonic() - self._heard_s < QUIET_S:
             return
         self._heard_s = time.monotonic()
-        reason = self._obstacle(self._model)
+        reason = self._obstacle(self._job.model)
         if reason is not None and reason != self._said:
-            logger.warning("%s", reason)
+            logger.warning("job %s waits: %s", self._job.id, reason)
         self._said = reason
 
 

@@ -114,9 +114,7 @@ def test_a_sleep_in_the_middle_of_a_job_moves_its_work_and_a_wake_brings_the_wor
 
     do(other, Sleep())
     again = cluster.client.submit(requests(8, tokens=20))
-    assert cluster.client.obstacle() == (
-        "the workers for any model are asleep: wake it with `stoker ctl a@e2e wake`; the job waits"
-    )
+    assert cluster.client.obstacle() == ("the workers for any model are asleep: wake it with `stoker ctl a@e2e wake`")
     # Nobody thinks that it hangs or is dead: it goes on beating, as the same session.
     wait_until(lambda: cluster.session(name).beat_ms > session.beat_ms + 2500, what="beats beyond the stall timeout")
     woken = ctl("a@e2e,b@e2e", "wake")

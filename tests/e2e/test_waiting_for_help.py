@@ -9,8 +9,8 @@ from driver.errors import NotFinishedError
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
-NO_DRIVER = "no driver is running: start one with `stoker driver` (or `stoker up`); the job waits"
-NO_WORKER = "no worker for any model is alive: start one with `stoker worker`; the job waits"
+NO_DRIVER = "no driver is running: start one with `stoker driver` (or `stoker up`)"
+NO_WORKER = "no worker for any model is alive: start one with `stoker worker`"
 LINE = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hello", "max_tokens": 3}}
 
 
@@ -27,7 +27,9 @@ def assert_told(cluster, caplog, job, reason):
         job.get(timeout=3)
     assert str(late.value) == f"job {job.id} is not done after 3 s: 0 of {job.progress().total} requests are; {reason}"
     assert isinstance(late.value, TimeoutError)
-    assert [record.getMessage() for record in caplog.records if record.name == "stoker"] == [reason]
+    assert [record.getMessage() for record in caplog.records if record.name == "stoker"] == [
+        f"job {job.id} waits: {reason}"
+    ]
 
 
 def test_without_driver_and_worker_everything_says_so_and_starts_when_they_appear(
@@ -56,10 +58,7 @@ def test_without_driver_and_worker_everything_says_so_and_starts_when_they_appea
 
 def test_a_model_that_nobody_serves_is_named_with_those_that_are(cluster, caplog):
     job = cluster.client.submit(asked := requests(4, tokens=3), model="llama-9000")
-    reason = (
-        "no worker for model 'llama-9000' is alive (workers serve: smollm2-135m): "
-        "start one with `stoker worker`; the job waits"
-    )
+    reason = "no worker for model 'llama-9000' is alive (workers serve: smollm2-135m): start one with `stoker worker`"
 
     assert_told(cluster, caplog, job, reason)
 

@@ -17,9 +17,7 @@ def test_without_a_driver_nothing_runs(stage):
 
 
 def test_without_a_worker_nothing_runs(stage):
-    assert (
-        obstacle(stage.store, "") == "no worker for any model is alive: start one with `stoker worker`; the job waits"
-    )
+    assert obstacle(stage.store, "") == "no worker for any model is alive: start one with `stoker worker`"
 
 
 def test_what_the_workers_serve_instead_is_named(stage):
