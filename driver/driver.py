@@ -1,36 +1,23 @@
 """The whole of Stoker on one machine, behind one object: broker, driver, workers, and a simple task interface."""
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from broker.bounds import WORKER_LIMIT, parse_bounds
-from broker.clock import SystemClock
-from broker.embedded import EmbeddedServer
-from broker.errors import JobNotFoundError
+from broker.bounds import WORKER_LIMIT
+from broker.errors import ConfigurationError, JobNotFoundError
 from broker.records import ScaleMode
-from broker.settings import BrokerSettings, load_broker_settings
 from broker.states import WorkerState
-from broker.store import Store
-from driver import availability
 from driver.client import Client
 from driver.errors import DriverStateError, TaskNotFoundError
-from driver.monitor import Monitor
-from driver.scalers.base import Scaler
-from driver.scalers.command import command_scaler
-from driver.scalers.local import LocalWorkers
-from driver.scalers.share import LocalShare, requests_in_hand
-from driver.service import DriverService
+from driver.installation import Installation
+from driver.scalers.share import requests_in_hand
 from driver.settings import DriverSettings
 from driver.task import task_request, task_result
 
 READY_TIMEOUT_S = 600.0
-
-PartT = TypeVar("PartT")
 
 
 class Driver:
@@ -52,24 +39,18 @@ class Driver:
         log_folder: Path | None = None,
     ) -> None:
         self.settings = settings or DriverSettings()
-        self._worker_environment = dict(worker_environment or {})
-        self._port = port
-        self._kept_log_folder = log_folder
+        if self.settings.broker_url and port:
+            raise ConfigurationError(f"port={port} is for a broker of its own, and broker_url names one: leave one out")
+        self._parts = Installation(
+            self.settings, worker_environment=worker_environment, port=port, log_folder=log_folder
+        )
         self._started = False
-        self._log_folder: Path | None = None
-        self._own_log_folder: Path | None = None
-        self._server: EmbeddedServer | None = None
-        self._client: Client | None = None
-        self._workers: LocalWorkers | None = None
-        self._service: DriverService | None = None
-        self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
-        self._monitor: Monitor | None = None
 
     @property
     def client(self) -> Client:
         """A client of this driver's broker."""
-        return _started(self._client)
+        return self._parts.client
 
     @property
     def broker_url(self) -> str:
@@ -79,7 +60,7 @@ class Driver:
     @property
     def log_folder(self) -> Path:
         """Where the workers' logs are."""
-        return _started(self._log_folder)
+        return self._parts.log_folder
 
     def start(self) -> Self:
         """Start everything; workers load their models in the background, and work waits for them.
@@ -93,7 +74,7 @@ class Driver:
             raise DriverStateError("this Driver was started before; make another one")
         self._started = True
         try:
-            self._start()
+            self._parts.start()
         except BaseException:
             self.stop()
             raise
@@ -106,7 +87,7 @@ class Driver:
             WorkerStartError: a worker could not start; the message says why.
             NotFinishedError: they are not ready within `timeout` seconds (also a TimeoutError).
         """
-        monitor = _started(self._monitor)
+        monitor = self._parts.monitor
         self._refuse_stopped()
         monitor.wait_until_ready(timeout, self._ready_workers)
         return self
@@ -117,7 +98,7 @@ class Driver:
         Raises:
             WorkerStartError: all have given up; the message says why. `scale_workers` tries again.
         """
-        _started(self._monitor).check()
+        self._parts.monitor.check()
 
     def submit_task(self, task: Mapping[str, Any]) -> str:
         """Submit one request: `input_ids`, `prompt` or `messages`, with `max_new_tokens`, `temperature`, `top_p`, ….
@@ -159,29 +140,15 @@ class Driver:
         if type(count) is not int or not 0 <= count <= WORKER_LIMIT:
             raise ValueError(f"count must be a whole number from 0 to {WORKER_LIMIT}, not {count!r}")
         self._refuse_stopped()
-        workers = _started(self._workers)
+        workers = self._parts.workers
         self._refuse_decided()
-        _started(self._monitor).forget()
+        self._parts.monitor.forget()
         workers.scale(count, requests_in_hand(self.client.workers()))
 
     def stop(self) -> None:
         """Stop everything that was started: workers first, the broker last. Safe to call twice."""
         self._stopped.set()
-        if self._monitor is not None:
-            self._monitor.stop()
-        if self._workers is not None:
-            self._workers.stop()
-        if self._service is not None:
-            self._service.stop()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        if self._client is not None:
-            self._client.close()
-        if self._server is not None:
-            self._server.stop()
-        if self._own_log_folder is not None:
-            shutil.rmtree(self._own_log_folder, ignore_errors=True)
+        self._parts.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -190,54 +157,6 @@ class Driver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _start(self) -> None:
-        broker = self._open_broker()
-        self._log_folder = self._make_log_folder()
-        self._client = _OwnClient(self, broker)
-        self._client.store.check()
-        self._workers = LocalWorkers(self._environment(broker), self._log_folder)
-        self._service = DriverService(Store(broker), self.settings, SystemClock(), self._scaler(self._workers))
-        self._workers.scale(self._first_count())
-        self._monitor = Monitor(self._workers, self._server, self.settings.worker_monitor_interval)
-        for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor.run)):
-            thread = threading.Thread(target=target, name=f"stoker-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _open_broker(self) -> BrokerSettings:
-        if self.settings.broker_url:
-            return load_broker_settings(broker_url=self.settings.broker_url)
-        self._server = EmbeddedServer(port=self._port)  # known before it runs: an interrupt must find it
-        self._server.start()
-        return load_broker_settings(broker_url=self._server.url)
-
-    def _make_log_folder(self) -> Path:
-        if self._kept_log_folder is not None:
-            folder = self._kept_log_folder
-        elif self._server is not None:
-            folder = self._server.folder / "logs"  # goes with the server's, also when this process is killed
-        else:
-            folder = self._own_log_folder = Path(tempfile.mkdtemp(prefix="stoker-logs-"))
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _environment(self, broker: BrokerSettings) -> dict[str, str]:
-        environment = {"STOKER_BROKER_URL": broker.broker_url, "STOKER_MODEL": self.settings.model}
-        if self.settings.engine:
-            environment["STOKER_ENGINE"] = self.settings.engine
-        return environment | self._worker_environment
-
-    def _scaler(self, workers: LocalWorkers) -> Scaler:
-        """Who starts and stops workers: the user's command, if there is one, else this machine."""
-        return command_scaler(self.settings) or LocalShare(workers)
-
-    def _first_count(self) -> int:
-        count = self.settings.initial_worker_count
-        if not self.settings.autoscale:
-            return count
-        bounds = parse_bounds(self.settings.autoscale)
-        return min(max(count, bounds.least), bounds.most)
 
     def _refuse_decided(self) -> None:
         """Two who decide would undo each other's work."""
@@ -255,25 +174,5 @@ class Driver:
 
     def _ready_workers(self) -> int:
         """Workers of this machine that are ready; a shared broker has others, too."""
-        own = _started(self._workers).instances
+        own = self._parts.workers.instances
         return len({row.instance for row in self.client.workers() if row.state == WorkerState.READY} & own)
-
-
-class _OwnClient(Client):
-    """The client of a `Driver`: who waits on it learns that the workers have given up."""
-
-    def __init__(self, driver: Driver, settings: BrokerSettings) -> None:
-        super().__init__(settings=settings)
-        self._driver = driver
-
-    def obstacle(self, model: str = "") -> str | None:
-        reason = availability.obstacle(self.store, model, private=not self._driver.settings.broker_url)
-        if reason is not None:
-            self._driver.check()
-        return reason
-
-
-def _started(part: PartT | None) -> PartT:
-    if part is None:
-        raise DriverStateError("this Driver is not started: call start(), or use it in a with-block")
-    return part
