@@ -25,7 +25,7 @@ from driver.job_options import priority_number, refuse_wrong_options
 from driver.lease import RENEW_S, Leases
 from driver.prompts import Prompt, as_requests, requests_one_by_one
 from driver.room import Room
-from driver.window import WINDOW, WindowedOutputs
+from driver.window import WINDOW, WindowedOutputs, run_to_the_end
 
 
 class Client:
@@ -57,16 +57,16 @@ class Client:
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
-        `params` is for all prompts, or one for each. `model` "" lets any worker serve them. Requests that are not
-        done within `deadline` seconds end with the error `deadline_exceeded` and the text so far. With `stream`,
-        the text of all of them can be read as it comes, by `Job.stream`; a `Request` says so itself.
+        `params` is for all prompts, or one for each; a `Request` has its own. `model` "" lets any worker serve them.
+        Requests that are not done within `deadline` seconds end with the error `deadline_exceeded` and the text so far.
+        With `stream`, the text of all of them can be read as it comes, by `Job.stream`; a `Request` says so itself.
 
         `priority` is "high" (10), "normal" (0), "low" (-10), or a whole number from -100 to 100. Among jobs of one
         priority each `user` has an equal share of the workers, and each job of a user one by its `weight`
         (docs/scheduling.md); `user` is also whose limits count.
 
         Where limits are set, the job is taken as a whole or refused; with `block`, requests go in as there is room
-        for them, and this waits for it, up to `timeout` seconds in all.
+        for them, and this waits for it, up to `timeout` seconds in all; without, there can be no `timeout`.
 
         Raises:
             InvalidRequestError: no prompts, or one that cannot be run; names its place. Nothing is submitted.
@@ -112,13 +112,12 @@ class Client:
         minutes, and what was added is generated.
 
         With `block`, adding waits while the queue is full, up to `timeout` seconds over the job's life; without, it
-        raises a QueueFullError.
+        raises a QueueFullError, and there can be no `timeout`.
 
         Raises:
             InvalidRequestError: an option is not what it should be.
         """
         refuse_wrong_options(model, deadline, user, weight)
-        Deadline(timeout)  # refuses what is no number
         return JobFeed(
             self.store.ledger,
             str(uuid.uuid4()),
@@ -127,7 +126,7 @@ class Client:
             deadline_s=deadline,
             user=user,
             weight=float(weight),
-            room=Room(timeout) if block else None,
+            room=_room(timeout, block=block),
             leases=self.leases,
         )
 
@@ -158,21 +157,9 @@ class Client:
         if type(window) is not int or window < 1:
             raise InvalidRequestError(f"window must be a whole number above 0, not {shown(window)}")
         feed = self.open_job(model=model, priority=priority, user=user, block=False, weight=weight)
-        outputs = WindowedOutputs(
-            feed, self.store.outputs(feed.job_id), requests_one_by_one(prompts, params), window=window
-        )
-        return self._run(feed, outputs, timeout)
-
-    def _run(self, feed: JobFeed, outputs: WindowedOutputs, timeout: float | None) -> Iterator[Output]:
-        job = self.job(feed.job_id)
-        try:
-            outputs.fill()
-            feed.keep_open()  # there is a job, also while there is no room for its first request
-            yield from job.follow(outputs, timeout)
-        finally:
-            feed.let_go()
-            with contextlib.suppress(JobNotFoundError, BrokerError):
-                job.cancel()  # what is left of it, if anything
+        requests = requests_one_by_one(prompts, params)
+        outputs = WindowedOutputs(feed, self.store.outputs(feed.job_id), requests, window=window)
+        return run_to_the_end(self.job(feed.job_id), feed, outputs, timeout)
 
     def job(self, job_id: str) -> Job:
         """A handle on a job submitted earlier, by any process."""
@@ -206,3 +193,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _room(timeout: float | None, *, block: bool) -> Room | None:
+    if timeout is not None and not block:
+        raise InvalidRequestError("timeout is how long to wait for room, and only block=True waits: give both, or none")
+    Deadline(timeout)  # refuses what is no number
+    return Room(timeout) if block else None

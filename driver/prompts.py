@@ -21,10 +21,10 @@ def as_requests(
     *,
     stream: bool = False,
 ) -> list[Request]:
-    """Prompts of any form as requests; with `stream`, all of them stream.
+    """Prompts of any form as requests; with `stream`, all of them stream. A Request keeps its own parameters.
 
     Raises:
-        InvalidRequestError: no prompts, or one that cannot be run; names its place.
+        InvalidRequestError: no prompts, `params` that no prompt would have, or one that cannot be run; names its place.
     """
     given: Any = prompts
     if isinstance(given, str):
@@ -33,6 +33,8 @@ def as_requests(
         raise InvalidRequestError(f"prompts must be a list of prompts, not {shown(given)}")
     if not prompts:
         raise InvalidRequestError("submit needs at least one prompt")
+    if params is not None and all(isinstance(prompt, Request) for prompt in prompts):
+        raise InvalidRequestError("every prompt is a Request, which has params of its own: leave params out")
     pairs = zip(prompts, _spread(params, len(prompts)), strict=True)
     return [_checked(prompt, own, place, stream=stream) for place, (prompt, own) in enumerate(pairs)]
 

@@ -1,12 +1,15 @@
 """Feeds requests of any number into a job as its outputs come, so that at most a window of them is in the ledger."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from broker.errors import BrokerError, JobNotFoundError
 from broker.messages import Output, Request
 from broker.results import OutputStream
 from driver.feed import JobFeed
+from driver.job import Job
 from driver.runs import RUN_REQUESTS, next_run
 
 logger = logging.getLogger("stoker")
@@ -87,3 +90,19 @@ class WindowedOutputs:
             logger.info("waiting: %s", full)
         self._said_full = full is not None
         return full is None
+
+
+def run_to_the_end(job: Job, feed: JobFeed, outputs: WindowedOutputs, timeout: float | None) -> Iterator[Output]:
+    """Outputs of a feed's job, up to the last; whoever stops before it cancels the job.
+
+    Raises:
+        As `Client.run`.
+    """
+    try:
+        outputs.fill()
+        feed.keep_open()  # there is a job, also while there is no room for its first request
+        yield from job.follow(outputs, timeout)
+    finally:
+        feed.let_go()
+        with contextlib.suppress(JobNotFoundError, BrokerError):
+            job.cancel()  # what is left of it, if anything

@@ -10,7 +10,7 @@ from broker.errors import ConfigurationError
 from driver.batch_feed import Share
 from driver.batch_file import BatchOutput, read_batch
 from driver.batch_run import BatchProgress, BatchRun
-from driver.cli.local import local_driver
+from driver.cli.local import local_driver, refuse_beside_local
 from driver.cli.options import Broker, Engine, LogFolder, Model, Priority, User, Weight, Workers, priority_of
 from driver.cli.progress import BatchBar, count_lines
 from driver.cli.signals import interrupt_on_sigterm
@@ -20,6 +20,7 @@ INTERRUPTED = "stoker: interrupted; what has an answer is written, and the same 
 
 
 def batch(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="IN", help="Batch file (JSONL, as OpenAI's batch API takes).")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Results are appended here, as OpenAI's batch API's.")],
     errors: Annotated[
@@ -40,8 +41,7 @@ def batch(
     Exit code 0: every line has a result; 1: every line has one, and some failed.
     """
     interrupt_on_sigterm()
-    if local and broker is not None:
-        raise typer.BadParameter("--local brings its own broker; leave --broker out", param_hint="--local")
+    refuse_beside_local(context, local=local)
     _refuse_stream(source)
     share = Share(priority=priority_of(priority), user=user, weight=weight)
     total = count_lines(source)

@@ -25,7 +25,7 @@ from broker.commands import (
     Wake,
 )
 from driver.cli.answers import answer_json, answer_line, failed
-from driver.cli.options import Broker, seconds
+from driver.cli.options import NO_WAIT, Broker, refuse_ignored, seconds
 from driver.client import Client
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def call(
 def _run(
     context: typer.Context, command: Command, timeout_s: float = 0.0, *, as_json: bool, wait: bool = False
 ) -> None:
+    if not wait:
+        refuse_ignored(context, "timeout", why=NO_WAIT)
     from driver.control import WorkerControl  # brings Celery, which no other command should wait for
 
     names, broker = context.obj

@@ -7,7 +7,7 @@ import typer
 
 from broker.errors import InvalidRequestError
 from broker.states import WorkerState
-from driver.cli.options import Broker, seconds
+from driver.cli.options import NO_WAIT, Broker, refuse_ignored, seconds
 from driver.client import Client
 from driver.errors import NotFinishedError
 
@@ -15,12 +15,15 @@ POLL_S = 0.2
 
 
 def drain(
+    context: typer.Context,
     worker: Annotated[str, typer.Argument(help="The worker's name, as `stoker status` shows it.")],
     wait: Annotated[bool, typer.Option(help="Wait until the worker has ended.")] = True,
     timeout: Annotated[float, typer.Option(callback=seconds, help="Seconds to wait.")] = 120.0,
     broker: Broker = None,
 ) -> None:
     """Let a worker finish what it has, give back what it cannot finish in time, and end."""
+    if not wait:
+        refuse_ignored(context, "timeout", why=NO_WAIT)
     client = Client(broker)
     client.store.check()
     alive = {row.worker: row.id for row in client.workers() if row.state != WorkerState.DEAD}

@@ -9,8 +9,8 @@ import typer
 from broker.errors import InvalidRequestError, StokerError
 from broker.messages import Output, Request, SamplingParams
 from driver.batch_feed import Share
-from driver.cli.local import local_driver
-from driver.cli.options import Broker, Engine, Model, Priority, User, priority_of, seconds
+from driver.cli.local import local_driver, refuse_beside_local
+from driver.cli.options import Broker, Engine, Model, Priority, User, priority_of, refuse_ignored, seconds
 from driver.cli.signals import interrupt_on_sigterm
 from driver.client import Client
 from driver.deltas import Delta
@@ -20,6 +20,7 @@ from driver.prompts import Prompt, as_requests
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -40,6 +41,9 @@ def generate(
 ) -> None:
     """Generate from one prompt."""
     interrupt_on_sigterm()
+    refuse_beside_local(context, local=local)
+    if raw:
+        refuse_ignored(context, "system", why="a text that is continued as it is (--raw) has no system message")
     text = _standard_input() if prompt == "-" else prompt
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     share = Share(priority=priority_of(priority), user=user)

@@ -5,14 +5,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
+from driver.cli.options import refuse_ignored
 from driver.cli.signals import ignore_interrupts, interrupt_once
 from driver.settings import load_driver_settings
 
 if TYPE_CHECKING:
     from driver.driver import Driver
+
+
+def refuse_beside_local(context: typer.Context, *, local: bool) -> None:
+    """Refuse what would mean nothing with `--local`, or without it."""
+    if local:
+        refuse_ignored(context, "broker", why="--local brings its own broker; leave one of them out")
+    else:
+        why = "it says what --local starts; give --local too, or leave it out"
+        refuse_ignored(context, "workers", "engine", "log_folder", why=why)
 
 
 @contextmanager

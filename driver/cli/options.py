@@ -8,12 +8,22 @@ import typer
 from broker.errors import InvalidRequestError
 from driver.job_options import PRIORITIES, PRIORITY_LIMIT, priority_number
 
+NO_WAIT = "it is for how long to wait, and nothing is waited for"
+
 
 def seconds(value: float | None) -> float | None:
     """Refuse what is no time to wait: NaN passes every comparison."""
     if value is not None and not value >= 0:
         raise typer.BadParameter("must be a number of seconds, 0 or more")
     return value
+
+
+def refuse_ignored(context: typer.Context, *names: str, why: str) -> None:
+    """Refuse options that were given and would mean nothing: no wish is dropped in silence."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
 
 
 def priority_of(text: str) -> int:

@@ -20,8 +20,14 @@ def up(
     model: Model = None,
     engine: Engine = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the embedded broker, on 127.0.0.1; 0 is a free one.")
-    ] = DEFAULT_PORT,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the embedded broker, on 127.0.0.1; 0 is a free one.",
+            show_default=str(DEFAULT_PORT),
+        ),
+    ] = None,
     log_folder: LogFolder = None,
 ) -> None:
     """Start a broker (unless one is given), a driver and workers here; Ctrl-C stops them all.
@@ -34,12 +40,17 @@ def up(
     settings = load_driver_settings(
         model=model, initial_worker_count=workers, autoscale=autoscale, engine=engine, broker_url=broker
     )
-    driver = Driver(settings, port=port, log_folder=log_folder)
+    if settings.broker_url and port is not None:
+        raise typer.BadParameter("it is the embedded broker's, and another broker is given", param_hint="--port")
+    own_port = DEFAULT_PORT if port is None and not settings.broker_url else port or 0
+    driver = Driver(settings, port=own_port, log_folder=log_folder)
+    is_up = False
     try:
         driver.start()
+        is_up = True
         typer.echo(f"broker   {driver.client.store.settings.masked_url}")
         typer.echo(f"logs     {driver.log_folder}")
-        typer.echo(f"loading  {settings.model} in {workers} worker(s) …")
+        typer.echo(f"loading  {settings.model} in {settings.autoscale or workers} worker(s) …")
         driver.wait_until_ready()
         typer.echo("ready    try: stoker generate 'Name three colours.'   (Ctrl-C stops everything)")
         while True:
@@ -49,5 +60,6 @@ def up(
         pass
     finally:
         ignore_interrupts()
-        typer.echo("stopping …")
+        if is_up:  # else there is nothing to see but the error
+            typer.echo("stopping …")
         driver.stop()

@@ -93,6 +93,17 @@ def test_ctrl_c_ends_stoker_up_and_all_that_it_started(alone, start, port):
     assert_nothing_left(port)
 
 
+def test_a_port_that_is_taken_is_one_line(alone, start):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        up = start("up", "--port", str(port))
+        assert up.wait() == 1
+    (line,) = up.log.splitlines()
+    assert line.startswith(f"stoker: error: port {port} on 127.0.0.1 is in use")
+
+
 def test_the_processes_of_a_killed_stoker_up_end_by_themselves(alone, start, port):
     up = start("up", "--workers", "2", "--port", str(port))
     wait_until(lambda: "ready    try: stoker generate" in up.log)

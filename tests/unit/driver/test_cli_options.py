@@ -38,3 +38,27 @@ def test_a_weight_out_of_range_is_refused_before_anything_is_read(tmp_path, weig
 def test_a_share_that_is_none_is_refused(options, said):
     with pytest.raises(InvalidRequestError, match=said):
         Share(**options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("batch", "in", "out", "--workers", "1"),  # also what would be the default
+        ("batch", "in", "out", "--engine", "simulated"),
+        ("batch", "in", "out", "--log-folder", "x"),
+        ("batch", "in", "out", "--local", "--broker", "redis://h"),
+        ("generate", "x", "--engine", "simulated"),
+        ("generate", "x", "--local", "--broker", "redis://h"),
+        ("generate", "x", "--raw", "--system", "Be brief."),
+        ("drain", "w", "--no-wait", "--timeout", "5"),
+        ("ctl", "w", "sleep", "--no-wait", "--timeout", "5"),
+        ("ctl", "w", "check_health", "--timeout", "5"),
+        ("up", "--broker", "redis://h", "--port", "6397"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_would_mean_nothing_is_refused(arguments):
+    run = CliRunner().invoke(app, list(arguments))
+    assert (run.exit_code, run.exception) == (2, None) or isinstance(run.exception, SystemExit)
+    ignored = next(item for item in reversed(arguments) if item.startswith("--"))
+    assert f"Invalid value for {ignored}" in run.output

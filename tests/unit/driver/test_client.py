@@ -71,6 +71,14 @@ def test_a_wrong_url_is_refused_at_once():
         Client("http://host")
 
 
+def test_a_timeout_without_anything_to_wait_for_is_refused(client):
+    with pytest.raises(InvalidRequestError, match="block=True"):
+        client.submit(["x"], timeout=5)
+    with pytest.raises(InvalidRequestError, match="block=True"):
+        client.open_job(block=False, timeout=5)
+    assert client.open_job(timeout=5).submitted == 0
+
+
 @pytest.mark.parametrize("prompts", [5, {"a"}, iter(["x"]), numpy.array([1])])
 def test_prompts_that_are_no_list_are_refused(client, prompts):
     with pytest.raises(InvalidRequestError, match="prompts must be a list of prompts"):

@@ -28,7 +28,13 @@ def test_a_prompt_of_any_form_becomes_a_request(prompt, field, value):
 
 def test_a_request_is_taken_as_it_is():
     request = Request(prompt="x", params=SamplingParams(max_tokens=9))
-    assert as_requests([request], PARAMS) == [request]
+    assert as_requests([request, "y"], PARAMS)[0] == request
+    assert as_requests([request], None) == [request]
+
+
+def test_parameters_that_no_prompt_would_have_are_refused():
+    with pytest.raises(InvalidRequestError, match="params of its own"):
+        as_requests([Request(prompt="x", params=SamplingParams())], PARAMS)
 
 
 def test_parameters_may_be_left_out_shared_or_one_for_each():
