@@ -1,16 +1,12 @@
 """A private Valkey server for one machine, for when no Redis is given: loopback only, gone when its owner is.
 
-The server runs below a small guard process (`python -m broker.embedded`), which ends it when the owner dies, and then
-removes its temporary folder, too.
+The server runs below a small guard process (`embedded_guard`), which ends it when the owner dies, and then removes its
+temporary folder, too.
 """
 
-import ctypes
-import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -19,15 +15,13 @@ from typing import Self
 
 import redis
 
-from broker import lifeline
+from broker.embedded_guard import TEMPORARY
 from broker.errors import EmbeddedServerError
+from broker.guard import Guard
+from broker.ports import free_port
 
 START_TIMEOUT_S = 15.0
-STOP_TIMEOUT_S = 10.0
-GUARD_PATIENCE_S = 5.0  # below STOP_TIMEOUT_S
 POLL_S = 0.02
-TEMPORARY = "--temporary"  # tells the guard that nobody keeps the folder
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CONFIGURATION = """\
 bind 127.0.0.1
 port {port}
@@ -52,8 +46,7 @@ class EmbeddedServer:
         self._fsync = fsync
         self._binary = ""
         self._folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline: lifeline.Lifeline | None = None
+        self._guard: Guard | None = None
         self.port = 0
 
     @property
@@ -64,7 +57,7 @@ class EmbeddedServer:
     @property
     def pid(self) -> int:
         """Process id of the guard; its only child is the server."""
-        return self._process.pid if self._process else 0
+        return self._guard.process.pid if self._guard else 0
 
     @property
     def folder(self) -> Path:
@@ -79,7 +72,7 @@ class EmbeddedServer:
             EmbeddedServerError: no server binary, the port is taken, or the server ended; says what to do.
         """
         self._binary = find_binary()
-        self.port = self._wanted_port or _free_port()
+        self.port = self._wanted_port or free_port()
         _refuse_taken(self.port)
         try:
             self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="stoker-valkey-"))
@@ -98,15 +91,15 @@ class EmbeddedServer:
         Raises:
             EmbeddedServerError: it does not start; its data is kept, and this can be called again.
         """
-        if self._folder is None or (self._process is not None and self._process.poll() is None):
+        if self._folder is None or (self._guard is not None and self._guard.process.poll() is None):
             return False
-        self._end_process()
+        self._end_guard()
         self._launch(self._folder)
         return True
 
     def stop(self) -> None:
         """Stop the server; without a `folder`, delete its data. Safe to call twice."""
-        self._end_process()
+        self._end_guard()
         if self._folder is not None and self._kept_folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
@@ -122,36 +115,20 @@ class EmbeddedServer:
         self.stop()
 
     def _launch(self, folder: Path) -> None:
-        self._lifeline = lifeline.Lifeline()
         temporary = [TEMPORARY] if self._kept_folder is None else []
+        command = [*temporary, self._binary, str(folder / "valkey.conf")]
         with (folder / "valkey.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker.embedded", *temporary, self._binary, str(folder / "valkey.conf")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | self._lifeline.environment(),
-                pass_fds=self._lifeline.fds,
-                start_new_session=True,  # Ctrl-C must reach the owner first, not the server
-            )
-        if not self._becomes_ready(self._process, folder):
+            self._guard = Guard("broker.embedded_guard", command, stdout=log, stderr=log)
+        if not self._becomes_ready(self._guard.process, folder):
             last = _last_line(folder / "valkey.log")
-            self._end_process()
+            self._end_guard()
             _refuse_taken(self.port)  # by another that was looking for a port at the same moment
             raise EmbeddedServerError(f"the embedded Valkey server did not start on port {self.port}: {last}")
 
-    def _end_process(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self._lifeline = None
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.stop()
+            self._guard = None
 
     def _becomes_ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
         gate = threading.Event()
@@ -205,12 +182,6 @@ def _quoted(folder: Path) -> str:
     return f'"{text}"'
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _refuse_taken(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -220,41 +191,3 @@ def _refuse_taken(port: int) -> None:
             raise EmbeddedServerError(
                 f"port {port} on 127.0.0.1 is in use (another `stoker up`?): give --port or --broker URL"
             ) from error
-
-
-def _guard(arguments: list[str]) -> int:
-    """Run the server until it ends, a SIGTERM comes, or the owner is gone; then nobody else removes the folder."""
-    is_temporary = arguments[0] == TEMPORARY
-    command = arguments[int(is_temporary) :]
-    orphaned = threading.Event()
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
-    signal.signal(signal.SIGTERM, lambda _number, _frame: _ask_to_end(server))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def end() -> None:
-        orphaned.set()
-        _ask_to_end(server)
-
-    lifeline.watch(os.environ, end)
-    code = server.wait()
-    if is_temporary and orphaned.is_set():
-        shutil.rmtree(Path(command[-1]).parent, ignore_errors=True)
-    return code
-
-
-def _ask_to_end(server: subprocess.Popen[bytes]) -> None:
-    """Ask, and insist after a while: a server that is just starting may refuse, and is not asked twice."""
-    server.terminate()
-    timer = threading.Timer(GUARD_PATIENCE_S, server.kill)
-    timer.daemon = True
-    timer.start()
-
-
-def _die_with_parent() -> None:
-    # Safe before exec here: the guard has no other thread yet. Elsewhere than on Linux there is no such call.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    sys.exit(_guard(sys.argv[1:]))

@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +13,7 @@ from typing import IO
 import psutil
 
 from broker.errors import ConfigurationError
-from broker.lifeline import Lifeline
-from gpu_worker.engine.openai_guard import PATIENCE_S
-
-_STOP_TIMEOUT_S = PATIENCE_S + 5.0
+from broker.guard import Guard
 
 
 def server_command(template: str, *, model: str, port: int) -> list[str]:
@@ -41,29 +37,14 @@ def server_command(template: str, *, model: str, port: int) -> list[str]:
     return words
 
 
-def free_port() -> int:
-    """A port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class ServerProcess:
     """One run of a server. What it prints is passed on to standard error."""
 
     def __init__(self, command: list[str]) -> None:
-        self._line = Lifeline()
         self._last_line = b""
         self._swept = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpu_worker.engine.openai_guard", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=os.environ | self._line.environment(),
-            pass_fds=self._line.fds,
-            start_new_session=True,  # Ctrl-C must reach the worker first, not the server
-        )
+        self._guard = Guard("gpu_worker.engine.openai_guard", command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._process = self._guard.process
         assert self._process.stdout is not None
         self._pump = threading.Thread(
             target=self._pass_on, args=(self._process.stdout,), name="openai-server-log", daemon=True
@@ -93,15 +74,9 @@ class ServerProcess:
 
     def stop(self) -> None:
         """End the server and all that it has started. Safe to call twice."""
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._guard.stop()
         if self._process.returncode < 0:  # killed just now, or asked to end before it could listen
             _end_session(self._process.pid)
-        self._line.close()
         self._pump.join(1.0)
 
     def _pass_on(self, output: IO[bytes]) -> None:

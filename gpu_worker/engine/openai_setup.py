@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.errors import ConfigurationError
-from gpu_worker.engine.openai_process import ServerProcess, free_port, server_command
+from broker.ports import free_port
+from gpu_worker.engine.openai_process import ServerProcess, server_command
 from gpu_worker.engine.openai_server import OpenAIEngine, OpenAIOptions
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.settings import WorkerSettings

@@ -54,7 +54,7 @@ def test_a_port_that_is_in_use_is_refused(running):
 
 
 def test_another_server_that_took_the_port_meanwhile_is_not_taken_for_ours(running, monkeypatch):
-    monkeypatch.setattr(embedded, "_free_port", lambda: running.port)
+    monkeypatch.setattr(embedded, "free_port", lambda: running.port)
     monkeypatch.setattr(embedded, "_refuse_taken", lambda port: None)
     with pytest.raises(EmbeddedServerError, match=f"did not start on port {running.port}"):
         EmbeddedServer().start()
@@ -67,7 +67,7 @@ def test_a_server_that_ended_by_itself_is_revived_with_its_data(tmp_path):
         with client(server) as connection:
             connection.set("key", "value")
             process = connection.info("server")["process_id"]
-        guard = server._process
+        guard = server._guard.process
         os.kill(process, signal.SIGKILL)
         wait_until(lambda: guard.poll() is not None)
         assert server.revive()

@@ -56,7 +56,8 @@ def second_model(small_folder):
 @pytest.fixture(scope="session")
 def transformers_server(small_folder):
     """The URL of a `transformers serve` with the small model; wait for it as an engine does."""
-    from gpu_worker.engine.openai_process import ServerProcess, free_port, server_command
+    from broker.ports import free_port
+    from gpu_worker.engine.openai_process import ServerProcess, server_command
 
     port = free_port()
     server = ServerProcess(server_command(SERVE, model=str(small_folder), port=port))
