@@ -3,7 +3,7 @@
 redis-py takes twice as long to import as all that a client needs of Stoker, so it is loaded with the first connection.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -20,8 +20,10 @@ BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
 PASSING_WORDS = ("OOM ", "MISCONF ", "NOREPLICAS ", "BUSY ", "LOADING ", "MASTERDOWN ", "UNBLOCKED ")
 
 
-def connect(settings: BrokerSettings) -> RedisClient:
+def connect(settings: BrokerSettings, on_connect: Callable[[], None] | None = None) -> RedisClient:
     """A client for this broker; it connects at its first command and again after a failure.
+
+    `on_connect` is called for each connection that is made, before it carries a command.
 
     Raises:
         ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one.
@@ -40,6 +42,7 @@ def connect(settings: BrokerSettings) -> RedisClient:
             # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
             protocol=2,
+            redis_connect_func=_announcing(on_connect) if on_connect else None,
         )
         pool: Any = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # only this looks at the options' names
@@ -47,6 +50,14 @@ def connect(settings: BrokerSettings) -> RedisClient:
         reason = str(error).rpartition("() ")[2].rstrip(".")
         raise ConfigurationError(f"broker_url={settings.masked_url!r}: {reason}") from error
     return client
+
+
+def _announcing(on_connect: Callable[[], None]) -> Callable[[Any], None]:
+    def prepare(connection: Any) -> None:
+        connection.on_connect()  # what redis-py does by itself where nobody asks for more
+        on_connect()
+
+    return prepare
 
 
 @contextmanager

@@ -253,6 +253,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     generated_tokens: int = 0
     given_back: int = 0  # requests, to idle workers, as the leader has asked
+    connection: str = ""  # by which the beats come, if by one that is theirs alone: see presence
     telemetry: str = "{}"  # JSON; for people, never for decisions
 
 
@@ -286,6 +287,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     generated_tokens: int = 0
     given_back: int = 0  # requests that it had not begun, to idle workers
+    connection: str = ""  # by which its beats come; "" for not known
     telemetry: str = "{}"
     progress_ms: int = 0  # when the engine last made a step, or had nothing to do
     beat_ms: int = 0

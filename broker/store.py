@@ -3,12 +3,15 @@
 from typing import Self
 
 from broker.backlog import Backlogs
+from broker.clock import Clock
 from broker.connection import RedisClient, broker_errors, connect
 from broker.errors import BrokerUnavailableError, ConfigurationError
 from broker.keys import Keys
 from broker.leader import Leadership
 from broker.ledger import Ledger
 from broker.outlook import Lookout
+from broker.presence import Presence
+from broker.pulse import Pulse
 from broker.queries import Queries
 from broker.results import START, LiveStream, OutputStream
 from broker.scaling import Scale
@@ -50,6 +53,14 @@ class Store:
     def lookout(self) -> Lookout:
         """A leader's look at all of it."""
         return Lookout(self.redis, self.keys, self.url, self.sessions)
+
+    def presence(self, clock: Clock) -> Presence:
+        """A leader's question which connections are closed."""
+        return Presence(self.redis, self.url, clock)
+
+    def pulse(self, session_id: str, worker: str) -> Pulse:
+        """A worker's beats, by a connection of their own."""
+        return Pulse(self.settings, self.keys, session_id, worker)
 
     def has_leader(self) -> bool:
         """Whether a driver leads now."""

@@ -1,7 +1,8 @@
 """Who is alive: verdicts on worker sessions from their heartbeats. Pure.
 
-Alive; suspect after some missed beats (gets no new work); dead after the timeout, or when its end was reported; hung
-when it beats with work in hand and its engine makes no step. The dead and the hung are recovered from.
+Alive; suspect after some missed beats (gets no new work); dead after the timeout, when its end was reported, or when
+it misses beats and their connection is closed; hung when it beats with work in hand and its engine makes no step. The
+dead and the hung are recovered from.
 """
 
 from enum import StrEnum
@@ -10,6 +11,10 @@ import msgspec
 
 from broker.records import Session
 from broker.states import WorkerState
+
+MISSED_BEATS = 2  # who lives and has lost its connection beats by a new one before
+# A supervisor that lives reports its worker's end sooner than this, and knows the cause: a closed connection does not.
+REPORT_S = 2.0
 
 
 class Verdict(StrEnum):
@@ -29,10 +34,20 @@ class DetectorLimits(msgspec.Struct, frozen=True, kw_only=True):
     failure_threshold: int = 3
     stall_timeout: float = 60.0
 
+    @property
+    def presence_counts_after(self) -> float:
+        """The silence after which a closed connection means death; before, its worker may only be about to beat."""
+        return max(MISSED_BEATS * self.heartbeat_interval, REPORT_S)
 
-def judge(session: Session, limits: DetectorLimits) -> Verdict:
-    """The verdict on one session, by the age of its last beat, its progress, or what was reported of it."""
+
+def judge(session: Session, limits: DetectorLimits, *, connected: bool | None = None) -> Verdict:
+    """The verdict on one session, by the age of its last beat, its progress, or what was reported of it.
+
+    `connected` is whether the connection of its beats is open; None where that is not known.
+    """
     if session.state == WorkerState.DEAD or session.beat_age_s > limits.heartbeat_timeout:
+        return Verdict.DEAD
+    if connected is False and session.beat_age_s > limits.presence_counts_after:
         return Verdict.DEAD
     if session.beat_age_s > limits.failure_threshold * limits.heartbeat_interval:
         return Verdict.SUSPECT

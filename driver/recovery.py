@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from broker.clock import Clock
 from broker.errors import JobNotFoundError, MessageError
 from broker.messages import failed_output
 from broker.records import BatchRecord, Cause, QuarantinedRequest, Session
@@ -18,29 +19,42 @@ logger = logging.getLogger(__name__)
 class Recovery:
     """The one redeliverer: only the leading driver runs it."""
 
-    def __init__(self, store: Store, limits: DetectorLimits) -> None:
+    def __init__(self, store: Store, limits: DetectorLimits, clock: Clock) -> None:
         self._store = store
         self._limits = limits
+        self._presence = store.presence(clock)
 
-    def recover(self, sessions: Sequence[Session], *, trust_silence: bool) -> int:
+    def recover(self, sessions: Sequence[Session], *, trust_silence: bool, trust_absence: bool) -> int:
         """Fence the dead and the hung, release what they hold, forget them. Returns requests pending again.
 
         Without `trust_silence` nobody is declared dead for missed beats: after an outage of Redis all beats are old.
+        Without `trust_absence` nobody is for missed beats and a closed connection.
         """
+        absent = self._absent(sessions) if trust_absence else set[str]()
         released = 0
         for session in sessions:
-            dead = self._fence(session, trust_silence=trust_silence)
+            dead = self._fence(session, trust_silence=trust_silence, is_absent=session.id in absent)
             if dead is not None:
                 released += self._bury(dead)
         return released
 
-    def _fence(self, session: Session, *, trust_silence: bool) -> Session | None:
+    def _absent(self, sessions: Sequence[Session]) -> set[str]:
+        """The sessions that have missed beats, and whose connection is closed; nothing is asked while all beat."""
+        after_s = self._limits.presence_counts_after
+        silent = [row for row in sessions if row.beat_age_s > after_s and row.state != "dead"]
+        closed = self._presence.closed(row.connection for row in silent)
+        return {row.id for row in silent if row.connection in closed}
+
+    def _fence(self, session: Session, *, trust_silence: bool, is_absent: bool) -> Session | None:
         """The session if it is dead, declaring it so where that is due; None when it lives."""
         if session.state == "dead":
             return session
-        verdict = judge(session, self._limits)
+        verdict = judge(session, self._limits, connected=False if is_absent else None)
         if verdict is Verdict.HUNG:
             cause, reason = Cause.HUNG, f"no engine step for {session.stalled_s:.0f} s with work in hand"
+        elif verdict is Verdict.DEAD and is_absent:
+            reason = f"its connection is closed and no heartbeat for {session.beat_age_s:.1f} s"
+            cause = Cause.LOST
         elif verdict is Verdict.DEAD and trust_silence:
             cause, reason = Cause.LOST, f"no heartbeat for {session.beat_age_s:.1f} s"
         else:

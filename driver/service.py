@@ -63,11 +63,12 @@ class DriverService:
             limits, self._detector, ageing_s=settings.ageing, user_weights=settings.weights_of_users
         )
         self._waiting = store.waiting()
-        self._recovery = Recovery(store, self._detector)
+        self._recovery = Recovery(store, self._detector, clock)
         self._reconciler = Reconciler(store, self._app)
         self._capacity = Capacity(store, settings, self._detector, clock, self._app, scaler)
         self._reconcile_at_s = float("-inf")
         self._silence_of_workers = Silence(clock, store.settings.heartbeat_timeout)
+        self._absence_of_workers = Silence(clock, store.settings.heartbeat_timeout)
         self._silence_of_clients = Silence(clock, LEASE_S)
         self._server_time = ServerTime(clock)
         self._outage = False
@@ -163,7 +164,7 @@ class DriverService:
         if is_reconciling:
             self._mind_restarts()
         sessions = look.sessions
-        if self._recovery.recover(sessions, trust_silence=self._silence_of_workers.counts):
+        if self._recover(sessions):
             sessions = self._lookout.look().sessions
         dispatched = self._schedule(sessions, look.stopping, look.now_ms)
         if is_reconciling:  # what nobody waits for comes last
@@ -172,6 +173,13 @@ class DriverService:
             self._capacity.step(self._leadership.token, sessions)
         self._is_idle = not (self._waiting or dispatched or _is_any_in_hand(sessions))
         return dispatched
+
+    def _recover(self, sessions: Sequence[Session]) -> int:
+        return self._recovery.recover(
+            sessions,
+            trust_silence=self._silence_of_workers.counts,
+            trust_absence=self._absence_of_workers.counts,
+        )
 
     def _schedule(self, sessions: Sequence[Session], stopping: set[str], now_ms: int) -> int:
         workers = self._planner.workers(sessions)
@@ -222,6 +230,7 @@ class DriverService:
         return True
 
     def _mind_restarts(self) -> None:
+        # Absence needs none of this: a connection's name says of which run of Redis it is.
         uptime_s = self._store.queries.uptime_s()
         self._silence_of_workers.mind_restart(uptime_s)
         self._silence_of_clients.mind_restart(uptime_s)
@@ -234,6 +243,7 @@ class DriverService:
 
     def _forgive_silence(self) -> None:
         self._silence_of_workers.forgive()
+        self._absence_of_workers.forgive()
         self._silence_of_clients.forgive()
 
     def _resign(self) -> None:

@@ -3,12 +3,25 @@
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.errors import BrokerError
 from broker.records import BeatAnswer, Heartbeat
-from broker.sessions import Sessions
 
 logger = logging.getLogger(__name__)
+
+
+class Pulse(Protocol):
+    """How a beat is sent: `broker.pulse`, or a test's own."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last beat told all there is to tell; else another should follow at once."""
+        ...
+
+    def beat(self, heartbeat: Heartbeat) -> BeatAnswer:
+        """Renew the lease and report."""
+        ...
 
 
 class Heart:
@@ -16,16 +29,12 @@ class Heart:
 
     def __init__(
         self,
-        sessions: Sessions,
-        session_id: str,
-        worker: str,
+        pulse: Pulse,
         interval_s: float,
         read: Callable[[], Heartbeat],
         on_answer: Callable[[BeatAnswer], None],
     ) -> None:
-        self._sessions = sessions
-        self._session_id = session_id
-        self._worker = worker
+        self._pulse = pulse
         self._interval_s = interval_s
         self._read = read
         self._on_answer = on_answer
@@ -63,10 +72,12 @@ class Heart:
             self._thread.join()
 
     def step(self) -> None:
-        """One beat. An outage is logged once; the next beat tries again."""
+        """One beat, or two where one leaves something to tell. An outage is logged once; the next beat tries again."""
         number = self._begun = self._begun + 1
         try:
-            self._on_answer(self._sessions.beat(self._session_id, self._worker, self._read()))
+            self._beat()
+            if not self._pulse.is_settled and not self._stopped.is_set():
+                self._beat()
         except BrokerError as error:
             if self._broker_up:
                 logger.warning("no heartbeat: %s", error)
@@ -76,6 +87,9 @@ class Heart:
         with self._news:
             self._answered = number
             self._news.notify_all()
+
+    def _beat(self) -> None:
+        self._on_answer(self._pulse.beat(self._read()))
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -56,9 +56,8 @@ class Runtime:
         self.started_s = time.monotonic()
         self.fitness = Fitness(settings.failure_limit, settings.poison_pause, self.standing, self.in_hand, self._tell)
         orders = Orders(main_pid, self.standing, self.seat, self.in_hand, store.queries, self.drain)
-        self._heart = Heart(
-            store.sessions, session_id, self.worker, store.settings.heartbeat_interval, self._report, orders.follow
-        )
+        self._pulse = store.pulse(session_id, self.worker)
+        self._heart = Heart(self._pulse, store.settings.heartbeat_interval, self._report, orders.follow)
 
     @property
     def loop(self) -> EngineLoop:
@@ -150,6 +149,7 @@ class Runtime:
         except BrokerError as error:
             # The lease runs out by itself; the driver then does the same.
             logger.warning("could not end the session: %s", error)
+        self._pulse.close()  # not before: a silent session whose connection is closed is taken for dead
         self.store.close()
 
     def _give_all_back(self) -> None:

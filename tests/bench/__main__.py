@@ -14,7 +14,7 @@ from tests.bench.latency import Plan, run_latency
 from tests.bench.memory import measure_memory
 from tests.bench.mix import disagreements, measure_mix
 from tests.bench.overhead import run_overhead
-from tests.bench.recovery import measure_crash, measure_lost_host
+from tests.bench.recovery import measure_crash, measure_killed_worker
 from tests.bench.scale import run_million, run_scale, run_start_up
 from tests.bench.scenario import Report, publish
 from tests.bench.scheduling import measure_scheduling
@@ -105,7 +105,7 @@ def recovery(rounds: Rounds = 5) -> None:
     """Seconds from a death until what it interrupted runs again."""
     _show("crash, an idle worker at hand: first request elsewhere", measure_crash(rounds, spare=True), "s")
     _show("crash, all workers busy: first request again", measure_crash(rounds, spare=False), "s")
-    _show("host lost, beyond heartbeat_timeout: all requests released", measure_lost_host(rounds), "s")
+    _show("supervisor and process killed: all requests released", measure_killed_worker(rounds), "s")
 
 
 @app.command()

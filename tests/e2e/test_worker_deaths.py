@@ -27,16 +27,41 @@ def test_requests_of_a_killed_child_are_done_at_once_by_the_other_worker(cluster
     assert after.epoch > before.epoch
 
 
-def test_requests_of_a_killed_host_are_done_after_the_heartbeat_timeout(cluster):
+def test_requests_of_a_wholly_killed_worker_are_done_long_before_the_heartbeat_timeout(make_cluster):
+    cluster = make_cluster({"STOKER_HEARTBEAT_TIMEOUT": "60"})
+    cluster.start_driver()
+    for worker in ("a", "b"):
+        cluster.start_worker(worker)
+    cluster.ready()
     asked = requests(12, tokens=100)
     job = cluster.client.submit(asked)
     name = cluster.busy_one()
-    said = len(cluster.driver_log)
 
     cluster.workers[name].send_both(signal.SIGKILL)
 
     assert_each_done_once(cluster, job, asked)
-    assert f"{name}@e2e is lost: no heartbeat for" in cluster.driver_log[said:]
+    assert f"{name}@e2e is lost: its connection is closed and no heartbeat for" in cluster.driver_log
+    assert cluster.session(name) is None
+    assert cluster.session(cluster.other(name)).state == "ready"
+
+
+def test_a_worker_that_only_loses_its_connection_is_not_declared_dead(cluster):
+    asked = requests(12, tokens=300)
+    before, said = {row.id for row in cluster.client.workers()}, len(cluster.driver_log)
+    job = cluster.client.submit(asked)
+    name = cluster.busy_one()
+    for _ in range(3):
+        connection = cluster.session(name).connection
+        cluster.redis.client_kill_filter(_id=connection.rpartition(":")[2])
+        wait_until(
+            lambda connection=connection: cluster.session(name).connection != connection, what="a new connection"
+        )
+        cluster.busy(name, tokens=10)
+
+    assert_each_done_once(cluster, job, asked)
+    assert {row.id for row in cluster.client.workers()} == before
+    assert cluster.store.queries.job(job.id).dropped == 0
+    assert "is lost" not in cluster.driver_log[said:]
 
 
 def test_a_child_whose_supervisor_was_killed_ends_and_its_name_is_free(cluster):
@@ -56,9 +81,11 @@ def test_a_worker_that_was_frozen_past_its_lease_commits_nothing_that_counts(clu
     job = cluster.client.submit(asked)
     name = cluster.busy_one()
     before, worker = cluster.session(name), cluster.workers[name]
+    said = len(cluster.driver_log)
     worker.send_both(signal.SIGSTOP)
     frozen = worker.child_pid
     outputs = assert_each_done_once(cluster, job, asked)
+    assert f"{name}@e2e is lost: no heartbeat for" in cluster.driver_log[said:]  # it is connected all the time
     elsewhere = cluster.client.submit(more := requests(8, tokens=200, about="later"))
     cluster.busy(cluster.other(name))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from broker import codec
+from broker.clock import SystemClock
 from broker.deltas import TextDelta
 from broker.messages import Request, SamplingParams
 from broker.records import Cause
@@ -228,7 +229,8 @@ def test_one_that_dies_between_taking_back_and_releasing_loses_nothing(stage, ru
         recall(stage, runtime, 3)
         assert released.wait(10)
     stage.kill("s", Cause.LOST)
-    Recovery(stage.store, DetectorLimits()).recover(stage.sessions.table(), trust_silence=True)
+    recovery = Recovery(stage.store, DetectorLimits(), SystemClock())
+    recovery.recover(stage.sessions.table(), trust_silence=True, trust_absence=True)
     assert stage.pending(job) == [0, 1, 2, 3, 4]
     assert not stage.has_key(stage.keys.job(job).attempts)
     monkeypatch.undo()

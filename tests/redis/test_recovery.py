@@ -3,10 +3,13 @@ import logging
 import msgspec
 import pytest
 
+from broker.presence import Presence
 from broker.records import BeatReply, Cause
 from driver.detector import DetectorLimits
 from driver.recovery import Recovery
+from tests.support.clock import FakeClock
 from tests.support.stage import heartbeat, output
+from tests.support.waiting import wait_until
 
 LIMITS = DetectorLimits(heartbeat_timeout=10.0, stall_timeout=60.0)
 NAME = "gpu0@host"
@@ -14,7 +17,7 @@ NAME = "gpu0@host"
 
 @pytest.fixture
 def recovery(store):
-    return Recovery(store, LIMITS)
+    return Recovery(store, LIMITS, FakeClock())
 
 
 @pytest.fixture
@@ -22,8 +25,8 @@ def session(stage):
     return stage.worker(NAME)
 
 
-def recover(stage, recovery, *, trust_silence=True):
-    return recovery.recover(stage.sessions.table(), trust_silence=trust_silence)
+def recover(stage, recovery, *, trust_silence=True, trust_absence=True):
+    return recovery.recover(stage.sessions.table(), trust_silence=trust_silence, trust_absence=trust_absence)
 
 
 def attempts(stage, job, index=0):
@@ -100,8 +103,100 @@ def test_a_beat_after_the_look_saves_the_worker(stage, recovery, session):
     stage.age_beat(session, 11)
     table = stage.sessions.table()
     stage.sessions.beat(session, NAME, heartbeat())
-    assert recovery.recover(table, trust_silence=True) == 0
+    assert recovery.recover(table, trust_silence=True, trust_absence=True) == 0
     assert stage.assigned(job) == {0: batch}
+
+
+# Presence
+
+
+@pytest.fixture
+def pulse(store, session):
+    """The session's beats as a worker sends them; one has come."""
+    pulse = store.pulse(session, NAME)
+    pulse.beat(heartbeat())
+    yield pulse
+    pulse.close()
+
+
+def test_a_killed_worker_is_found_by_its_closed_connection(stage, recovery, session, pulse, caplog):
+    job = stage.job(1)
+    stage.batch(session, job, [0])
+    pulse.close()
+    stage.age_beat(session, 2.3)
+    with caplog.at_level(logging.WARNING):
+        assert until_closed(stage, recovery, trust_silence=False) == 1
+    assert f"{NAME} is lost: its connection is closed and no heartbeat for 2.3 s" in caplog.text
+    assert stage.pending(job) == [0]
+    assert attempts(stage, job) == 0
+    assert stage.sessions.beat(session, NAME, heartbeat()).reply is BeatReply.FENCED
+
+
+def until_closed(stage, recovery, **trust):
+    """Recover once Redis has seen the connection's end, which it is told beside the other connections' commands."""
+    row = stage.sessions.table()[0]
+    number = row.connection.rpartition(":")[2]
+    wait_until(lambda: not stage.redis.client_list(client_id=[number]), what="the end of the connection")
+    return recover(stage, recovery, **trust)
+
+
+def test_who_is_silent_and_connected_is_borne(stage, recovery, session, pulse):
+    """It is frozen, or busy."""
+    stage.batch(session, stage.job(1), [0])
+    stage.age_beat(session, 9)
+    assert recover(stage, recovery) == 0
+    assert stage.session(session).state == "ready"
+
+
+def test_who_beats_by_another_connection_is_not_dead(stage, recovery, session, pulse):
+    pulse.close()
+    assert until_closed(stage, recovery) == 0
+    assert stage.session(session).state == "ready"
+
+
+def test_a_connection_that_nobody_named_says_nothing(stage, recovery, session):
+    stage.batch(session, stage.job(1), [0])
+    stage.age_beat(session, 9)
+    assert recover(stage, recovery) == 0
+
+
+def test_a_connection_of_another_run_of_redis_says_nothing(stage, recovery, session, pulse):
+    """All numbers are others' after a restart, and after a failover."""
+    record = stage.keys.session(session).record
+    number = stage.session(session).connection.rpartition(":")[2]
+    stage.redis.hset(record, "connection", f"another:{number}")
+    pulse.close()
+    stage.age_beat(session, 9)
+    assert until_closed(stage, recovery) == 0
+    assert stage.session(session).state == "ready"
+
+
+def test_after_an_outage_a_closed_connection_says_nothing(stage, recovery, session, pulse):
+    stage.batch(session, stage.job(1), [0])
+    pulse.close()
+    stage.age_beat(session, 9)
+    assert until_closed(stage, recovery, trust_absence=False) == 0
+    assert stage.session(session).state == "ready"
+
+
+def test_a_beat_after_the_look_saves_who_has_a_new_connection(stage, recovery, session, pulse):
+    job = stage.job(1)
+    batch = stage.batch(session, job, [0])
+    pulse.close()
+    stage.age_beat(session, 3)
+    table = stage.sessions.table()
+    pulse.beat(heartbeat())
+    assert recovery.recover(table, trust_silence=True, trust_absence=True) == 0
+    assert stage.assigned(job) == {0: batch}
+
+
+def test_while_all_beat_nothing_is_asked(stage, recovery, session, pulse, monkeypatch):
+    monkeypatch.setattr(Presence, "_ask", lambda *_: pytest.fail("asked"))
+    stage.kill(stage.worker("gpu1@host"))
+    assert recover(stage, recovery) == 0
+    stage.age_beat(session, 3)
+    with pytest.raises(pytest.fail.Exception):
+        recover(stage, recovery)
 
 
 def hang(stage, session):
@@ -125,7 +220,7 @@ def test_a_step_after_the_look_saves_a_hanging_worker(stage, recovery, session):
     stage.batch(session, stage.job(1), [0])
     hang(stage, session)
     table = [msgspec.structs.replace(row, beat_ms=row.beat_ms - 1) for row in stage.sessions.table()]
-    assert recovery.recover(table, trust_silence=True) == 0
+    assert recovery.recover(table, trust_silence=True, trust_absence=True) == 0
     assert stage.session(session).state == "ready"
 
 
@@ -144,8 +239,8 @@ def test_recovering_twice_counts_once(stage, recovery, session):
     stage.batch(session, job, [0])
     stage.kill(session)
     table = stage.sessions.table()
-    assert recovery.recover(table, trust_silence=True) == 1
-    assert recovery.recover(table, trust_silence=True) == 0
+    assert recovery.recover(table, trust_silence=True, trust_absence=True) == 1
+    assert recovery.recover(table, trust_silence=True, trust_absence=True) == 0
     assert attempts(stage, job) == 1
 
 
@@ -255,7 +350,7 @@ def test_a_quarantine_that_stopped_half_way_is_finished(stage, recovery):
     stage.batch(session, job, [0], isolated=True)
     stage.kill(session)
     table = stage.sessions.table()
-    recovery.recover(table, trust_silence=True)
-    recovery.recover(table, trust_silence=True)
+    recovery.recover(table, trust_silence=True, trust_absence=True)
+    recovery.recover(table, trust_silence=True, trust_absence=True)
     assert len(stage.queries.quarantined()) == 1
     assert len(stage.results(job)) == 1

@@ -342,6 +342,66 @@ def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_b
     assert stage.session(silent) is None
 
 
+@pytest.fixture
+def killed(stage):
+    """A worker whose connection is closed, and whose last beat is 3 s old."""
+    session = stage.worker()
+    pulse = stage.store.pulse(session, NAME)
+    pulse.beat(heartbeat())
+    number = stage.session(session).connection.rpartition(":")[2]
+    pulse.close()
+    wait_until(lambda: not stage.redis.client_list(client_id=[number]), what="the end of the connection")
+    stage.age_beat(session, 3)
+    return session
+
+
+def test_a_killed_worker_is_found_while_nothing_else_happens(service, stage, clock, killed):
+    clock.advance(1.0)
+    stage.age_beat(killed, -3)
+    service.tick()
+    stage.age_beat(killed, 3)
+    service.tick(changed=False)
+    assert stage.session(killed) is not None
+    clock.advance(1.0)
+    service.tick(changed=False)
+    assert stage.session(killed) is None
+
+
+def test_a_killed_worker_is_found_between_two_reconciliations_while_there_is_work(make_service, stage, clock, killed):
+    stage.age_beat(killed, -3)
+    service, job = make_service(detection_interval=60.0), stage.job(1)
+    assert service.tick() == 1
+    stage.age_beat(killed, 3)
+    clock.advance(0.1)
+    service.tick(changed=False)
+    assert stage.session(killed) is None
+    assert stage.pending(job) == [0]
+
+
+def test_a_killed_worker_is_found_by_a_driver_that_has_just_taken_the_lead(make_service, stage, killed):
+    make_service().tick()
+    assert stage.session(killed) is None
+
+
+def test_a_killed_worker_is_found_just_after_redis_started(make_service, stage, killed, monkeypatch):
+    """The name of its connection says that it was heard since."""
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 3)
+    make_service().tick()
+    assert stage.session(killed) is None
+
+
+def test_a_closed_connection_is_not_trusted_just_after_an_outage(service, stage, clock, killed, monkeypatch):
+    monkeypatch.setattr(service._stopped, "wait", lambda _: service.stop())
+    monkeypatch.setattr(service._lookout, "look", unavailable)
+    service.run()
+    monkeypatch.undo()
+    monkeypatch.setattr(stage.queries, "uptime_s", lambda: 86_400)
+    go_on(service, clock, 9.9)
+    assert stage.session(killed) is not None
+    go_on(service, clock, 0.2)
+    assert stage.session(killed) is None
+
+
 def silent_client(stage):
     """An open job whose client was not heard of for longer than its lease."""
     job = stage.job(1, last=False)

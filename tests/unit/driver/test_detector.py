@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from broker.records import Session
 from broker.states import WorkerState
-from driver.detector import DetectorLimits, Verdict, judge
+from driver.detector import REPORT_S, DetectorLimits, Verdict, judge
 
 LIMITS = DetectorLimits(heartbeat_interval=1.0, heartbeat_timeout=10.0, failure_threshold=3, stall_timeout=60.0)
 
@@ -13,8 +13,8 @@ def session(**fields):
     return Session(**{"id": "s", "worker": "w", "epoch": 1, "state": "ready", **fields})
 
 
-def verdict(**fields):
-    return judge(session(**fields), LIMITS)
+def verdict(*, connected=None, **fields):
+    return judge(session(**fields), LIMITS, connected=connected)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,38 @@ ORDER = [Verdict.ALIVE, Verdict.SUSPECT, Verdict.DEAD]
 def test_longer_silence_never_makes_a_worker_look_better(one, other):
     shorter, longer = sorted([one, other])
     assert ORDER.index(verdict(beat_age_s=shorter)) <= ORDER.index(verdict(beat_age_s=longer))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "expected"), [(0.0, Verdict.ALIVE), (2.0, Verdict.ALIVE), (2.1, Verdict.DEAD), (9.0, Verdict.DEAD)]
+)
+def test_who_is_silent_and_not_connected_is_dead_once_two_beats_are_missing(age_s, expected):
+    assert verdict(connected=False, beat_age_s=age_s) is expected
+
+
+def test_what_is_closed_between_two_beats_says_nothing_of_a_hang():
+    assert verdict(connected=False, running=1, stalled_s=61.0) is Verdict.HUNG
+
+
+@pytest.mark.parametrize(("interval_s", "after_s"), [(0.2, REPORT_S), (1.0, REPORT_S), (2.0, 4.0), (5.0, 10.0)])
+def test_a_living_supervisor_has_the_time_to_say_why_its_worker_ended(interval_s, after_s):
+    limits = DetectorLimits(heartbeat_interval=interval_s)
+    assert limits.presence_counts_after == after_s
+    assert judge(session(beat_age_s=after_s), limits, connected=False) is not Verdict.DEAD
+    assert judge(session(beat_age_s=after_s + 0.1), limits, connected=False) is Verdict.DEAD
+
+
+ages = st.floats(0, 100)
+
+
+@given(ages, ages, st.integers(0, 2), st.sampled_from([True, None]))
+def test_a_connection_that_is_not_known_to_be_closed_changes_no_verdict(age_s, stalled_s, running, connected):
+    fields = {"beat_age_s": age_s, "stalled_s": stalled_s, "running": running}
+    assert verdict(connected=connected, **fields) is verdict(**fields)
+
+
+@given(ages, ages, st.integers(0, 2))
+def test_a_closed_connection_kills_the_silent_and_nobody_else(age_s, stalled_s, running):
+    fields = {"beat_age_s": age_s, "stalled_s": stalled_s, "running": running}
+    silent = age_s > LIMITS.presence_counts_after
+    assert verdict(connected=False, **fields) is (Verdict.DEAD if silent else verdict(**fields))

@@ -12,15 +12,16 @@ REPORT = Heartbeat(state="ready")
 GO_ON = BeatAnswer(reply=BeatReply.GO_ON)
 
 
-class FakeSessions:
+class FakePulse:
     """Answers each beat as told; the last answer is repeated."""
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, settled=True):
         self._answers = list(answers)
+        self.is_settled = settled
         self.beats = []
 
-    def beat(self, session_id, worker, heartbeat):
-        self.beats.append((session_id, worker, heartbeat))
+    def beat(self, heartbeat):
+        self.beats.append(heartbeat)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -36,8 +37,8 @@ def replies():
 def make_heart(replies):
     hearts = []
 
-    def make(sessions, interval_s=600.0):
-        heart = Heart(sessions, "s", "gpu0@host", interval_s, lambda: REPORT, replies.append)
+    def make(pulse, interval_s=600.0):
+        heart = Heart(pulse, interval_s, lambda: REPORT, replies.append)
         hearts.append(heart)
         return heart
 
@@ -47,16 +48,16 @@ def make_heart(replies):
 
 
 def test_a_beat_reports_and_passes_on_the_reply(make_heart, replies):
-    sessions = FakeSessions(BeatAnswer(reply=BeatReply.DRAIN, recalled=2))
-    make_heart(sessions).step()
-    assert sessions.beats == [("s", "gpu0@host", REPORT)]
+    pulse = FakePulse(BeatAnswer(reply=BeatReply.DRAIN, recalled=2))
+    make_heart(pulse).step()
+    assert pulse.beats == [REPORT]
     assert replies == [BeatAnswer(reply=BeatReply.DRAIN, recalled=2)]
 
 
 @pytest.mark.parametrize("kind", [BrokerUnavailableError, BrokerRefusedError])
 def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog, kind):
     down = kind("down")
-    heart = make_heart(FakeSessions(down, down, GO_ON, down, GO_ON))
+    heart = make_heart(FakePulse(down, down, GO_ON, down, GO_ON))
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             heart.step()
@@ -65,55 +66,70 @@ def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog, kind
 
 
 def test_the_first_beat_comes_at_once(make_heart):
-    sessions = FakeSessions(GO_ON)
-    make_heart(sessions).start()
-    wait_until(lambda: len(sessions.beats) == 1)
+    pulse = FakePulse(GO_ON)
+    make_heart(pulse).start()
+    wait_until(lambda: len(pulse.beats) == 1)
 
 
 def test_a_wanted_beat_does_not_wait_for_the_interval(make_heart):
-    sessions = FakeSessions(GO_ON)
-    heart = make_heart(sessions)
+    pulse = FakePulse(GO_ON)
+    heart = make_heart(pulse)
     heart.start()
-    wait_until(lambda: len(sessions.beats) == 1)
+    wait_until(lambda: len(pulse.beats) == 1)
     heart.beat_now()
-    wait_until(lambda: len(sessions.beats) == 2)
+    wait_until(lambda: len(pulse.beats) == 2)
 
 
 def test_it_beats_on_by_itself(make_heart):
-    sessions = FakeSessions(GO_ON)
-    make_heart(sessions, interval_s=0.001).start()
-    wait_until(lambda: len(sessions.beats) >= 5)
+    pulse = FakePulse(GO_ON)
+    make_heart(pulse, interval_s=0.001).start()
+    wait_until(lambda: len(pulse.beats) >= 5)
+
+
+def test_a_beat_that_leaves_something_to_tell_is_followed_by_one_more(make_heart, replies):
+    recalled = BeatAnswer(reply=BeatReply.GO_ON, recalled=2)
+    pulse = FakePulse(recalled, GO_ON, settled=False)
+    make_heart(pulse).step()
+    assert pulse.beats == [REPORT] * 2
+    assert replies == [recalled, GO_ON]
+
+
+def test_a_stop_in_between_is_heeded():
+    pulse = FakePulse(GO_ON, settled=False)
+    heart = Heart(pulse, 600.0, lambda: REPORT, lambda _: heart.stop())
+    heart.step()
+    assert pulse.beats == [REPORT]
 
 
 def test_after_a_stop_it_beats_no_more(make_heart):
-    sessions = FakeSessions(GO_ON)
-    heart = make_heart(sessions, interval_s=0.001)
+    pulse = FakePulse(GO_ON)
+    heart = make_heart(pulse, interval_s=0.001)
     heart.start()
-    wait_until(lambda: sessions.beats)
+    wait_until(lambda: pulse.beats)
     heart.stop()
     heart.stop()
-    count = len(sessions.beats)
+    count = len(pulse.beats)
     heart.beat_now()
-    assert len(sessions.beats) == count
+    assert len(pulse.beats) == count
     assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
 
 
 def test_the_reply_may_stop_it(replies):
-    sessions = FakeSessions(BeatAnswer(reply=BeatReply.FENCED))
-    heart = Heart(sessions, "s", "w", 0.001, lambda: REPORT, lambda _: heart.stop())
+    pulse = FakePulse(BeatAnswer(reply=BeatReply.FENCED))
+    heart = Heart(pulse, 0.001, lambda: REPORT, lambda _: heart.stop())
     heart.start()
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "heartbeat"])
-    assert len(sessions.beats) == 1
+    assert len(pulse.beats) == 1
 
 
 def test_a_heart_that_never_started_can_be_stopped(make_heart):
-    sessions = FakeSessions(GO_ON)
-    make_heart(sessions).stop()
-    assert sessions.beats == []
+    pulse = FakePulse(GO_ON)
+    make_heart(pulse).stop()
+    assert pulse.beats == []
 
 
 def test_one_bad_beat_does_not_stop_the_heart(make_heart, replies, caplog):
-    heart = make_heart(FakeSessions(RuntimeError("the sensor is gone"), GO_ON), interval_s=0.01)
+    heart = make_heart(FakePulse(RuntimeError("the sensor is gone"), GO_ON), interval_s=0.01)
     heart.start()
     wait_until(lambda: replies)
     assert "a heartbeat failed" in caplog.text
