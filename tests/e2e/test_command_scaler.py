@@ -80,13 +80,15 @@ def test_another_number_is_asked_for_at_once_after_a_failure(make, asked):
 def test_a_command_that_does_not_end_is_ended(make):
     scaler = make("time.sleep(600)\n", timeout_s=0.2)
     scaler.scale(1, [])
-    wait_until(lambda: "did not end within 0.2 s" in scaler.scale(1, []))
+    problem = wait_until(lambda: scaler.scale(1, []))
+    assert "did not end within 0.2 s" in problem
 
 
 def test_a_command_that_is_not_there_is_told():
     scaler = CommandScaler("/no/such/program {n}", 1.0)
     scaler.scale(1, [])
-    wait_until(lambda: scaler.scale(1, []) == "/no/such/program cannot be run: No such file or directory")
+    problem = wait_until(lambda: scaler.scale(1, []))
+    assert problem == "/no/such/program cannot be run: No such file or directory"
     scaler.close()
 
 

@@ -180,7 +180,9 @@ def test_a_sleeper_that_is_killed_starts_anew_awake(cluster, do):
 
     os.kill(cluster.workers["a"].child_pid, signal.SIGKILL)
 
-    wait_until(lambda: (row := cluster.session("a")) and row.id != before and row.state == "ready", what="a new life")
+    wait_until(lambda: (row := cluster.session("a")) and row.id != before, what="a new life")
+    cluster.ready("a")
+    assert state(cluster, "a") == ("ready", OWN_MODEL)
 
 
 def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do):

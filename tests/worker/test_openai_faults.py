@@ -149,6 +149,7 @@ def test_as_many_run_as_its_limits_say(fake, quick):
     for index in range(100):
         engine.submit(str(index), request(max_tokens=2))
     wait_until(lambda: fake.open == 100, what="as many streams")
+    assert (engine.load.running, engine.load.waiting) == (100, 0)
     engine.close()
 
 

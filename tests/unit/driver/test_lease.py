@@ -117,6 +117,7 @@ def test_leases_are_renewed_by_themselves_also_after_a_pause_without_any(quick, 
         wait_until(lambda name=name: ledger.renewed.count(name) >= 3, what="renewals")
         quick.let_go(name)
         wait_until(lambda: quick._thread is None, what="the end of the thread")
+    assert ledger.renewed == sorted(ledger.renewed)  # the first no more, once it was let go
 
 
 def test_what_is_closed_renews_nothing(quick, ledger):

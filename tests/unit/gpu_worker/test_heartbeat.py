@@ -68,7 +68,8 @@ def test_an_outage_is_logged_once_and_outlived(make_heart, replies, caplog, kind
 def test_the_first_beat_comes_at_once(make_heart):
     pulse = FakePulse(GO_ON)
     make_heart(pulse).start()
-    wait_until(lambda: len(pulse.beats) == 1)
+    wait_until(lambda: pulse.beats)
+    assert pulse.beats == [REPORT]
 
 
 def test_a_wanted_beat_does_not_wait_for_the_interval(make_heart):
@@ -76,14 +77,16 @@ def test_a_wanted_beat_does_not_wait_for_the_interval(make_heart):
     heart = make_heart(pulse)
     heart.start()
     wait_until(lambda: len(pulse.beats) == 1)
-    heart.beat_now()
+    number = heart.beat_now()
     wait_until(lambda: len(pulse.beats) == 2)
+    assert heart.answered(number, 30.0)
 
 
 def test_it_beats_on_by_itself(make_heart):
     pulse = FakePulse(GO_ON)
     make_heart(pulse, interval_s=0.001).start()
     wait_until(lambda: len(pulse.beats) >= 5)
+    assert set(pulse.beats) == {REPORT}
 
 
 def test_a_beat_that_leaves_something_to_tell_is_followed_by_one_more(make_heart, replies):

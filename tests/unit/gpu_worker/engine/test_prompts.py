@@ -63,8 +63,11 @@ def test_messages_need_a_chat_template():
         reader(chat_template=None).token_ids(chat(("user", "x")))
 
 
-def test_what_fits_is_let_through():
-    require_fit(90, 10, 100)
+@pytest.mark.parametrize(("prompt", "answer"), [(90, 10), (1, 99), (99, 1)])
+def test_as_much_as_the_context_holds_is_let_through_and_no_more(prompt, answer):
+    assert require_fit(prompt, answer, prompt + answer) is None
+    with pytest.raises(ContextLengthExceededError):
+        require_fit(prompt, answer, prompt + answer - 1)
 
 
 def test_too_large_an_answer_is_told_what_fits():
