@@ -6,7 +6,8 @@ connections, so a name from another run says nothing.
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 from broker.clock import Clock
 from broker.connection import RedisClient, broker_errors
@@ -26,17 +27,26 @@ def own_name(client: RedisClient, url: str) -> str:
     Raises:
         BrokerUnavailableError: Redis does not answer.
     """
-    pipeline = client.pipeline(transaction=False)  # both answers by the same connection
-    pipeline.client_id()
-    pipeline.info("server")
     try:
-        with broker_errors(url):
-            number, server = pipeline.execute()
+        run_id, number = _ask(client, url, "CLIENT", "ID")
     except BrokerRefusedError as error:
         logger.info("this worker's end will be noticed by its silence only: %s", error)
         return ""
-    run_id = server.get("run_id")
     return f"{run_id}:{number}" if run_id else ""
+
+
+def _ask(client: RedisClient, url: str, *command: str) -> tuple[str, Any]:
+    """The server's run, and its answer, both by the same connection."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.info("server")
+    pipeline.execute_command(*command)
+    with broker_errors(url):
+        # Raised here, each error still begins with the word that says whether it will pass.
+        server, answer = pipeline.execute(raise_on_error=False)
+        for reply in (server, answer):
+            if isinstance(reply, Exception):
+                raise reply
+    return server.get("run_id", ""), answer
 
 
 class Presence:
@@ -68,22 +78,14 @@ class Presence:
         self._ask_at_s = self._clock.now_s() + ASK_EVERY_S
         asked = self._turn(known)
         try:
-            run_id, found = self._ask([match[2] for match in asked])
+            # As one word redis-py would take the answer apart, of which the numbers are enough.
+            run_id, lines = _ask(self._redis, self._url, "CLIENT", "LIST", "ID", *(match[2] for match in asked))
         except BrokerRefusedError as error:
             self._is_told = False
             logger.warning("workers that are killed will be noticed by their silence only: %s", error)
             return set()
-        open_now = {number.decode() for number in found}
+        open_now = {number.decode() for number in _CLIENT.findall(lines)}
         return {match[0] for match in asked if match[1] == run_id and match[2] not in open_now}
-
-    def _ask(self, numbers: Sequence[str]) -> tuple[str, list[bytes]]:
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.info("server")
-        # As one word redis-py would take the answer apart, of which the numbers are enough.
-        pipeline.execute_command("CLIENT", "LIST", "ID", *numbers)
-        with broker_errors(self._url):
-            server, lines = pipeline.execute()
-        return server.get("run_id", ""), _CLIENT.findall(lines)
 
     def _turn(self, known: list[re.Match[str]]) -> list[re.Match[str]]:
         start = self._place % len(known)

@@ -122,6 +122,33 @@ def test_where_redis_does_not_tell_that_is_said_once_and_not_asked_again(server,
     assert "no permissions" in record.getMessage()
 
 
+def test_a_redis_that_is_busy_is_asked_again(store, presence, clock, settings, one, in_background):
+    """Somebody's script runs for too long; the refusal passes."""
+    client, name = one
+    end(store, client, name)
+    busy = connect(settings)
+    store.redis.config_set("busy-reply-threshold", 1)
+    running = in_background(lambda: busy.eval("while true do end", 0))
+
+    def is_unavailable():
+        clock.advance(1.0)
+        try:
+            presence.closed([name])
+        except BrokerUnavailableError:
+            return True
+        return False
+
+    try:
+        wait_until(is_unavailable, what="a busy server")
+    finally:
+        store.redis.script_kill()
+        assert running.exception(10) is not None
+        store.redis.config_set("busy-reply-threshold", 5000)
+    clock.advance(1.0)
+    assert presence.closed([name]) == {name}
+    busy.close()
+
+
 def test_an_outage_is_not_taken_for_a_refusal(clock, one):
     url = "redis://127.0.0.1:1/0"
     gone = Presence(connect(BrokerSettings(broker_url=url)), url, clock)

@@ -3,7 +3,7 @@ import logging
 import msgspec
 import pytest
 
-from broker.presence import Presence
+from broker import presence
 from broker.records import BeatReply, Cause
 from driver.detector import DetectorLimits
 from driver.recovery import Recovery
@@ -191,7 +191,7 @@ def test_a_beat_after_the_look_saves_who_has_a_new_connection(stage, recovery, s
 
 
 def test_while_all_beat_nothing_is_asked(stage, recovery, session, pulse, monkeypatch):
-    monkeypatch.setattr(Presence, "_ask", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(presence, "_ask", lambda *_: pytest.fail("asked"))
     stage.kill(stage.worker("gpu1@host"))
     assert recover(stage, recovery) == 0
     stage.age_beat(session, 3)
