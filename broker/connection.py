@@ -17,13 +17,19 @@ RedisClient: TypeAlias = Any
 CONNECT_TIMEOUT_S = 5
 SOCKET_TIMEOUT_S = 10  # longer than any blocking read below
 BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
+HURRY_S = 4.0  # to connect, and for an answer, where somebody waits at a terminal; longer than a blocking read, too
 PASSING_WORDS = ("OOM ", "MISCONF ", "NOREPLICAS ", "BUSY ", "LOADING ", "MASTERDOWN ", "UNBLOCKED ")
 
 
-def connect(settings: BrokerSettings, on_connect: Callable[[], None] | None = None) -> RedisClient:
+def connect(
+    settings: BrokerSettings, on_connect: Callable[[], None] | None = None, *, hurry: bool = False
+) -> RedisClient:
     """A client for this broker; it connects at its first command and again after a failure.
 
     `on_connect` is called for each connection that is made, before it carries a command.
+
+    To a Redis that stands still each try waits for its whole time, and redis-py tries to connect anew within every try
+    of a command: that takes a minute and a half. With `hurry` the first silence is the last.
 
     Raises:
         ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one.
@@ -32,15 +38,16 @@ def connect(settings: BrokerSettings, on_connect: Callable[[], None] | None = No
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
+    # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
+    blips: Any = (redis.ConnectionError,) if hurry else (redis.ConnectionError, redis.TimeoutError)
     try:
         client = redis.Redis.from_url(
             settings.broker_url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=HURRY_S if hurry else SOCKET_TIMEOUT_S,
+            socket_connect_timeout=HURRY_S if hurry else CONNECT_TIMEOUT_S,
             socket_keepalive=True,
             health_check_interval=10,
-            # Two quick tries hide a blip; a longer outage is the caller's to wait for or report.
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2, blips),
             protocol=2,
             redis_connect_func=_announcing(on_connect) if on_connect else None,
         )

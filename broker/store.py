@@ -82,6 +82,12 @@ class Store:
             )
         return self
 
+    def hurry(self) -> None:
+        """From now on take the first silence of Redis for its last: somebody waits, and it may have stopped."""
+        before = self.redis.connection_pool
+        self.redis.connection_pool = connect(self.settings, hurry=True).connection_pool
+        before.disconnect(inuse_connections=False)
+
     def answers(self) -> bool:
         """Whether Redis answers now."""
         try:

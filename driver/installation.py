@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,7 @@ from broker.embedded import EmbeddedServer
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver import availability
+from driver.background import Background
 from driver.client import Client
 from driver.errors import DriverStateError
 from driver.monitor import Monitor
@@ -47,8 +47,7 @@ class Installation:
         self._kept_log_folder = log_folder
         self._own_log_folder: Path | None = None
         self._server: EmbeddedServer | None = None
-        self._service: DriverService | None = None
-        self._threads: list[threading.Thread] = []
+        self._loops: list[Background] = []
         self._client: Client | None = None
         self._log_folder: Path | None = None
         self._workers: LocalWorkers | None = None
@@ -86,13 +85,12 @@ class Installation:
         self._client = _OwnClient(self, broker, private=self._server is not None)
         self._client.store.check()
         self._workers = LocalWorkers(self._environment(broker), self._log_folder)
-        self._service = DriverService(Store(broker), self._settings, SystemClock(), self._scaler(self._workers))
+        service = DriverService(Store(broker), self._settings, SystemClock(), self._scaler(self._workers))
         self._workers.scale(self._first_count())
         self._monitor = Monitor(self._workers, self._server, self._settings.worker_monitor_interval)
-        for name, target in (("driver", self._service.run), ("worker-monitor", self._monitor.run)):
-            thread = threading.Thread(target=target, name=f"stoker-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        for name, loop in (("driver", service), ("worker-monitor", self._monitor)):
+            self._loops.append(Background(name, loop.run, loop.stop))
+            self._loops[-1].start()
 
     def stop(self) -> None:
         """Stop everything that was started: workers first, the broker last. Safe to call twice."""
@@ -100,11 +98,11 @@ class Installation:
             self._monitor.stop()
         if self._workers is not None:
             self._workers.stop()
-        if self._service is not None:
-            self._service.stop()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            loop.join()
+        self._loops.clear()
         if self._client is not None:
             self._client.close()
         if self._server is not None:

@@ -89,6 +89,7 @@ def _run(
         try:
             summary = run.run()
         except BaseException as reason:
+            client.store.hurry()  # whoever ends it does not wait for a Redis that has stopped
             run.cancel()
             if isinstance(reason, KeyboardInterrupt):
                 typer.echo(INTERRUPTED, err=True)

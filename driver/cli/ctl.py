@@ -26,7 +26,7 @@ from broker.commands import (
 )
 from driver.cli.answers import answer_json, answer_line, failed
 from driver.cli.options import NO_WAIT, Broker, refuse_ignored, seconds
-from driver.client import Client
+from driver.cli.terminal import short_client
 
 if TYPE_CHECKING:
     from driver.control import WorkerControl
@@ -141,8 +141,7 @@ def _run(
     from driver.control import WorkerControl  # brings Celery, which no other command should wait for
 
     names, broker = context.obj
-    with contextlib.closing(Client(broker)) as client, contextlib.closing(WorkerControl(client.store)) as control:
-        client.store.check()
+    with contextlib.closing(short_client(broker)) as client, contextlib.closing(WorkerControl(client.store)) as control:
         answers = _answers(control, control.find(names), command, timeout_s if wait else None)
     _print(answers, as_json=as_json)
     if any(failed(answer, wait=wait) for answer in answers.values()):

@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from broker.errors import InvalidRequestError
+from broker.patience import Patience
 from broker.states import WorkerState
 from driver.cli.options import NO_WAIT, Broker, refuse_ignored, seconds
+from driver.cli.terminal import short_client
 from driver.client import Client
+from driver.deadline import Deadline
 from driver.errors import NotFinishedError
 
 POLL_S = 0.2
@@ -24,16 +27,21 @@ def drain(
     """Let a worker finish what it has, give back what it cannot finish in time, and end."""
     if not wait:
         refuse_ignored(context, "timeout", why=NO_WAIT)
-    client = Client(broker)
-    client.store.check()
+    client = short_client(broker)
     alive = {row.worker: row.id for row in client.workers() if row.state != WorkerState.DEAD}
     if worker not in alive:
         names = ", ".join(sorted(alive)) or "none"
         raise InvalidRequestError(f"no worker {worker!r} is alive (alive: {names})")
     client.store.sessions.request_drain(alive[worker])
-    deadline_s = time.monotonic() + timeout
-    while wait and client.store.sessions.state(alive[worker]) not in (None, WorkerState.DEAD):
-        if time.monotonic() >= deadline_s:
-            raise NotFinishedError(f"{worker} is still draining after {timeout:g} s")
-        time.sleep(POLL_S)
+    if wait:
+        _wait(client, worker, alive[worker], timeout)
     typer.echo(f"{worker} has ended" if wait else f"{worker} drains")
+
+
+def _wait(client: Client, worker: str, session_id: str, timeout_s: float) -> None:
+    deadline = Deadline(timeout_s)
+    # The worker drains whether Redis answers us or not: an outage is waited out.
+    while Patience(deadline.left_s)(lambda: client.store.sessions.state(session_id)) not in (None, WorkerState.DEAD):
+        if deadline.is_over:
+            raise NotFinishedError(f"{worker} is still draining after {timeout_s:g} s")
+        time.sleep(POLL_S)

@@ -12,6 +12,7 @@ from driver.batch_feed import Share
 from driver.cli.local import local_driver, refuse_beside_local
 from driver.cli.options import Broker, Engine, Model, Priority, User, priority_of, refuse_ignored, seconds
 from driver.cli.signals import interrupt_on_sigterm
+from driver.cli.terminal import short_client
 from driver.client import Client
 from driver.deltas import Delta
 from driver.errors import RequestFailedError
@@ -54,6 +55,7 @@ def generate(
         with local_driver(model=model, workers=1, engine=engine) as driver:
             _generate(driver.client, request, "", share, timeout)
     else:
+        short_client(broker).close()  # who starts it wants to know at once; then it may wait
         _generate(Client(broker), request, model or "", share, timeout)
 
 
@@ -65,7 +67,6 @@ def _standard_input() -> str:
 
 
 def _generate(client: Client, request: Request, model: str, share: Share, timeout: float | None) -> None:
-    client.store.check()
     job = client.submit([request], model=model, priority=share.priority, user=share.user)
     try:
         if request.stream:
@@ -73,6 +74,7 @@ def _generate(client: Client, request: Request, model: str, share: Share, timeou
         else:
             typer.echo(_good(job.get(timeout)[0]).text)
     except BaseException:
+        client.store.hurry()
         with contextlib.suppress(StokerError):  # it must not hide why this ends
             job.cancel()
         raise

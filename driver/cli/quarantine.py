@@ -12,7 +12,7 @@ from broker.errors import InvalidRequestError
 from broker.ledger import quarantine_name
 from broker.records import QuarantinedRequest
 from driver.cli.options import Broker
-from driver.client import Client
+from driver.cli.terminal import short_client
 
 SHOWN_CHARACTERS = 60
 
@@ -25,7 +25,7 @@ def quarantine(context: typer.Context, broker: Broker = None) -> None:
     context.obj = broker
     if context.invoked_subcommand is not None:
         return
-    entries = Client(broker).store.queries.quarantined()
+    entries = short_client(broker).store.queries.quarantined()
     if not entries:
         typer.echo("nothing is quarantined")
         return
@@ -38,7 +38,7 @@ def retry(
     name: Annotated[str, typer.Argument(metavar="JOB/INDEX", help="As listed.")],
 ) -> None:
     """Submit a quarantined request again, as a job of its own; its first output stays as it is."""
-    client = Client(context.obj)
+    client = short_client(context.obj)
     entries = {quarantine_name(entry): entry for entry in client.store.queries.quarantined()}
     if name not in entries:
         raise InvalidRequestError(f"nothing named {name!r} is quarantined; `stoker quarantine` lists what is")

@@ -13,7 +13,9 @@ from broker.clock import SystemClock
 from broker.errors import ConfigurationError
 from broker.settings import load_broker_settings
 from broker.store import Store
+from driver.background import Background
 from driver.cli.options import Autoscale, Broker, Engine, Model
+from driver.cli.signals import STOP_SIGNALS
 from driver.scalers.command import command_scaler
 from driver.settings import load_driver_settings
 
@@ -34,10 +36,16 @@ def driver(
     store = Store(load_broker_settings(broker_url=broker)).check()
     settings = load_driver_settings(batch_size=batch_size, autoscale=autoscale, scale_command=scale_command)
     service = DriverService(store, settings, SystemClock(), command_scaler(settings))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: service.stop())
+    loop = Background("driver", service.run, service.stop)
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda _number, _frame: loop.stop())
     typer.echo(f"driver on {store.settings.masked_url} (Ctrl-C stops it)")
-    service.run()
+    loop.start()
+    loop.wait()
+    if not loop.join():
+        typer.echo(
+            "stoker: ended within a round that does not end (does Redis answer?); the lead runs out by itself", err=True
+        )
     store.close()
 
 

@@ -13,6 +13,7 @@ from broker.errors import InvalidRequestError
 from broker.records import ScaleMode, ScaleRecord, Session
 from broker.states import WorkerState
 from driver.cli.options import Broker
+from driver.cli.terminal import short_client
 from driver.client import Client
 
 AUTO = "auto"
@@ -37,8 +38,7 @@ def scale(
     The leading driver acts on it: `stoker up` starts and drains workers of its machine, `stoker driver` runs its
     --scale-command, and `--json` and Redis tell others.
     """
-    client = Client(broker)
-    client.store.check()
+    client = short_client(broker)
     if workers is not None:
         _set(client, workers.strip())
     record, sessions = client.store.scale.read(), client.workers()

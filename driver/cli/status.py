@@ -12,6 +12,7 @@ from rich.text import Text
 
 from broker.records import JobRecord, Load, Policy, Session, Sharing
 from driver.cli.options import Broker
+from driver.cli.terminal import short_client
 from driver.client import Client
 
 EXIT_OBSTACLE = 1
@@ -25,8 +26,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show driver, workers and open jobs. Exit code 1 when nothing could run now."""
-    client = Client(broker)
-    client.store.check()
+    client = short_client(broker)
     has_driver, sessions, jobs = client.store.has_leader(), client.workers(), client.store.queries.open_jobs()
     obstacle = client.obstacle()
     if as_json:
