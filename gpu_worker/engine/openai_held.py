@@ -20,6 +20,7 @@ class HeldCall:
     prompt_ids: tuple[int, ...]  # empty where nobody here can know them
     cuts: bool = False
     prefix: str = ""  # the prompt, where it is wanted in front of the text
+    begun: bool = False
     text: str = ""
     tokens: int = 0
     usage: Usage | None = None
@@ -28,13 +29,18 @@ class HeldCall:
     shown: str = ""  # of the text, what others have seen
 
     @property
+    def now_tokens(self) -> int:
+        """What it occupies, as far as that is known."""
+        return len(self.prompt_ids) + self.tokens
+
+    @property
     def most_tokens(self) -> int:
         """What it may occupy, as far as the prompt's length is known."""
         return len(self.prompt_ids) + self.request.params.max_tokens
 
     def fresh(self) -> "HeldCall":
         """The same request with nothing done; late events of the old one do not reach it."""
-        return replace(self, text="", tokens=0, usage=None, reason=FinishReason.LENGTH, stopped=False)
+        return replace(self, begun=False, text="", tokens=0, usage=None, reason=FinishReason.LENGTH, stopped=False)
 
     def start_again(self) -> None:
         """Forget the text: a server cannot go on where another run was broken off."""

@@ -2,41 +2,16 @@
 
 from dataclasses import dataclass
 
-from broker.messages import Request
-from gpu_worker.engine.base import Completion
-from gpu_worker.engine.completions import Ending, completion_of
-from gpu_worker.engine.pseudo_text import decode, next_token
-from gpu_worker.engine.settled import SettledText
+from gpu_worker.engine.pseudo_text import next_token
+from gpu_worker.engine.stepwise_row import Row
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Held:
-    """A request in hand, waiting or running."""
+class Held(Row):
+    """A row whose tokens follow from `key`, and come in time."""
 
-    request_id: str
-    request: Request
-    prompt_ids: tuple[int, ...]
     key: bytes
-    tokens: list[int]
-    ending: Ending
-    settled: SettledText | None
     due_s: float = 0.0  # when its next token comes
-    begun: bool = False  # it has had a slot
-
-    @property
-    def over(self) -> bool:
-        """Whether its tokens end it."""
-        return self.ending.reached(self.tokens)
-
-    @property
-    def now_tokens(self) -> int:
-        """What it occupies, prompt and answer together."""
-        return len(self.prompt_ids) + len(self.tokens)
-
-    @property
-    def most_tokens(self) -> int:
-        """What it may come to occupy, prompt and answer together."""
-        return len(self.prompt_ids) + self.request.params.max_tokens
 
     def grow(self, now_s: float, interval_s: float) -> int:
         """Take the tokens that are due, at most one where time is free; returns how many."""
@@ -47,18 +22,6 @@ class Held:
             if not interval_s:
                 break
         return len(self.tokens) - before
-
-    def completion(self) -> Completion:
-        """What it has so far, as an end."""
-        return completion_of(
-            self.request_id,
-            self.request,
-            prompt_ids=self.prompt_ids,
-            tokens=tuple(self.tokens),
-            ending=self.ending,
-            decode=decode,
-            settled=self.settled,
-        )
 
     def _next(self) -> int:
         place = len(self.tokens)
