@@ -62,8 +62,8 @@ def check_model(settings: WorkerSettings) -> None:
 def make_transformers(settings: WorkerSettings) -> Engine:
     """A resident transformers model."""
     resolve(settings.model)  # who gave a wrong name need not wait until torch is imported
-    from gpu_worker.engine.continuous import default_options
     from gpu_worker.engine.loading import LoadOptions, load_model
+    from gpu_worker.engine.loop_options import default_options
     from gpu_worker.engine.transformers import TransformersEngine
 
     if settings.compile and "," in settings.device:

@@ -7,7 +7,6 @@ from broker.messages import Request
 from broker.parameters import SamplingParams
 from gpu_worker.engine.book import Held
 from gpu_worker.engine.completions import Ending, settled_text
-from gpu_worker.engine.continuous import end_tokens, repetition_penalty
 from gpu_worker.engine.errors import require_fit
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.rows import LogprobRecord, RowSampling
@@ -19,8 +18,8 @@ class Intake:
 
     def __init__(self, model: Any, prompts: PromptReader) -> None:
         self._prompts = prompts
-        self._ends = end_tokens(model)
-        self._repetition_penalty = repetition_penalty(model)
+        self._ends = _end_tokens(model)
+        self._repetition_penalty = _repetition_penalty(model)
 
     def held(self, request_id: str, request: Request, *, context_tokens: int, generated: tuple[int, ...] = ()) -> Held:
         """The request as the book takes it; `generated` are its tokens from an earlier run.
@@ -67,3 +66,18 @@ class Intake:
             min_tokens=params.min_tokens,
             held_back=tuple(sorted(ending.tokens)),
         )
+
+
+def _end_tokens(model: Any) -> tuple[int, ...]:
+    """The ids that end a text, from the model's generation config or else its config; may be none."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = getattr(model.config.get_text_config(), "eos_token_id", None)
+    if ends is None:
+        return ()
+    return (ends,) if isinstance(ends, int) else tuple(ends)
+
+
+def _repetition_penalty(model: Any) -> float:
+    """What the model's generation config asks for, as `generate` applies it to a request that says nothing; else 1."""
+    return float(model.generation_config.repetition_penalty or 1.0)

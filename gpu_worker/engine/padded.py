@@ -15,7 +15,7 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from gpu_worker.engine.breakage import drop_frames
 from gpu_worker.engine.cache_meter import CacheMeter
-from gpu_worker.engine.continuous import LoopOptions
+from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.offload import free_cache
 from gpu_worker.engine.padded_batch import PaddedBatch, PaddedRow
 from gpu_worker.engine.padded_room import bytes_of_a_token, room_for_tokens

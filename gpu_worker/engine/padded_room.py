@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from gpu_worker.engine.continuous import LoopOptions
+from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.offload import room_for_cache
 from gpu_worker.engine.padded_batch import PaddedBatch, PaddedRow
 

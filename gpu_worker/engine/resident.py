@@ -12,11 +12,12 @@ from gpu_worker.engine.base import Capacity
 from gpu_worker.engine.book import Book, Held
 from gpu_worker.engine.breakage import Breakage, breakage_of
 from gpu_worker.engine.cache_meter import CacheMeter
-from gpu_worker.engine.continuous import GenerationLoop, LoopOptions
+from gpu_worker.engine.continuous import GenerationLoop
 from gpu_worker.engine.errors import ENGINE_ERROR, EngineDeadError, NoRoomError, require_kv_tokens
 from gpu_worker.engine.graphs import Graphs
 from gpu_worker.engine.limits import StepSize
 from gpu_worker.engine.loop import Loop
+from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.occupancy import occupied, require_room
 from gpu_worker.engine.offload import Weights, free_cache
 from gpu_worker.engine.padded import PaddedLoop

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from gpu_worker.engine.breakage import Breakage, breakage_of, drop_frames
-from gpu_worker.engine.continuous import LoopOptions
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.limits import Bound, Limits, StepSize
 from gpu_worker.engine.loop import Loop
+from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.offload import free_cache
 
 _log = logging.getLogger(__name__)

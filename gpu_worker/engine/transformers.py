@@ -19,9 +19,9 @@ from broker.messages import Request
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.book import Book
 from gpu_worker.engine.completions import failure
-from gpu_worker.engine.continuous import LoopOptions, default_options
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, EngineDeadError, NoRoomError
 from gpu_worker.engine.intake import Intake
+from gpu_worker.engine.loop_options import LoopOptions, default_options
 from gpu_worker.engine.outputs import Outputs
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.engine.resident import ResidentLoop

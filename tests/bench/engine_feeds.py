@@ -18,6 +18,7 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from broker.messages import Request
 from broker.records import ClaimedRequest
 from gpu_worker.engine import continuous
+from gpu_worker.engine.loop_options import default_options
 from gpu_worker.engine.transformers import TransformersEngine
 from gpu_worker.engine_loop import EngineLoop
 from gpu_worker.inbox import Inbox
@@ -105,7 +106,7 @@ def through_the_manager(loaded: Any, requests: Sequence[Request]) -> Run:
 
 @contextmanager
 def _manager(model: Any) -> Iterator[ContinuousBatchingManager]:
-    options = continuous.default_options(model)
+    options = default_options(model)
     manager = ContinuousBatchingManager(
         model=model,
         generation_config=GenerationConfig(do_sample=False, eos_token_id=_NO_END),

@@ -57,8 +57,8 @@ def engine(request):
         url, folder = (request.getfixturevalue(name) for name in ("transformers_server", "small_folder"))
         made = create_engine(load_worker_settings({}, engine="openai", openai_url=url, model=str(folder)))
     elif request.param == "padded":  # the default engine's other loop, with a model as over several devices
-        from gpu_worker.engine.continuous import default_options
         from gpu_worker.engine.loading import load_model
+        from gpu_worker.engine.loop_options import default_options
         from gpu_worker.engine.transformers import TransformersEngine
         from tests.support.spread import spread
 

@@ -9,8 +9,8 @@ import torch
 
 from broker.messages import Request, SamplingParams
 from gpu_worker.engine import continuous
-from gpu_worker.engine.continuous import default_options
 from gpu_worker.engine.errors import EngineDeadError
+from gpu_worker.engine.loop_options import default_options
 from gpu_worker.engine.transformers import TransformersEngine
 from tests.support.tiny_model import tiny_model
 from tests.support.waiting import wait_until

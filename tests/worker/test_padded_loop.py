@@ -12,8 +12,8 @@ from broker.messages import Request, SamplingParams
 from gpu_worker.engine import loading, padded_room, split
 from gpu_worker.engine.base import Capacity
 from gpu_worker.engine.catalog import make_transformers
-from gpu_worker.engine.continuous import default_options
 from gpu_worker.engine.loading import LoadOptions, load_model
+from gpu_worker.engine.loop_options import default_options
 from gpu_worker.engine.padded_batch import input_device
 from gpu_worker.engine.transformers import TransformersEngine
 from gpu_worker.settings import WorkerSettings

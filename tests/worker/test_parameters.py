@@ -8,7 +8,8 @@ import torch
 from transformers.generation.continuous_batching.requests import RequestState
 
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.continuous import GenerationLoop, default_options
+from gpu_worker.engine.continuous import GenerationLoop
+from gpu_worker.engine.loop_options import default_options
 from gpu_worker.engine.text import GrowingText
 from gpu_worker.engine.transformers import TransformersEngine
 

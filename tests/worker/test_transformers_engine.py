@@ -9,7 +9,7 @@ from transformers.generation.continuous_batching.requests import RequestState
 
 from broker.chat import ChatMessage
 from broker.messages import Request, SamplingParams
-from gpu_worker.engine.continuous import default_options
+from gpu_worker.engine.loop_options import default_options
 from gpu_worker.engine.transformers import TransformersEngine
 
 pytestmark = pytest.mark.model

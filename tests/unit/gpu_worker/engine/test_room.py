@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_worker.engine.continuous import LoopOptions
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.limits import StepSize
+from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.room import Room
 
 OPTIONS = LoopOptions(page_size=10, num_blocks=100, max_batch_tokens=64, max_requests=8, quiet_steps=10)

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 import torch
 
+from gpu_worker.engine.picking import draw, pick_tokens
 from gpu_worker.engine.rows import GREEDY, LogprobRecord, RowSampling
-from gpu_worker.engine.sampling import PerRequestSampling, draw, pick_tokens
+from gpu_worker.engine.sampling import PerRequestSampling
 from gpu_worker.engine.shaping import ScoreShaper, Shaping
 
 VOCABULARY = 50
