@@ -3,42 +3,23 @@
 A server gives text and no token ids: there are no checkpoints, and a request that was interrupted begins again.
 """
 
-import threading
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from broker.commands import Memory
-from broker.errors import ConfigurationError, InvalidRequestError, StokerError
+from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.completions import failure
-from gpu_worker.engine.errors import EngineDeadError, NoRoomError
+from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.engine.memory import rss_mib
-from gpu_worker.engine.openai_client import About
+from gpu_worker.engine.openai_backend import Backend, Launch, OpenAIOptions
 from gpu_worker.engine.openai_intake import OpenAIIntake
-from gpu_worker.engine.openai_process import ServerProcess
 from gpu_worker.engine.openai_queue import ServerQueue
-from gpu_worker.engine.openai_streams import Streams
 from gpu_worker.engine.prompts import PromptReader
 
 _LOOK_S = 0.2  # at the server's process
 _WARM_UP = "warm-up"
-
-
-class OpenAIOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is and what to hold to; 0 leaves a size to the server, or to its kind."""
-
-    url: str
-    model: str
-    api_key: str = ""
-    dialect: str = "auto"
-    slots: int = 0
-    kv_tokens: int = 0
-    context_tokens: int = 0
-    likely_context_tokens: int = 0  # where neither the setting nor the server says
-    start_timeout_s: float = 600.0
 
 
 class OpenAIEngine:
@@ -56,26 +37,22 @@ class OpenAIEngine:
         self,
         options: OpenAIOptions,
         *,
-        launch: Callable[[], ServerProcess] | None = None,
+        launch: Launch | None = None,
         prompts: Callable[[], PromptReader] | None = None,
     ) -> None:
         self._options = options
-        self._launch = launch
-        self._ending = threading.Lock()
-        self._closed = False
         self._asleep = False
-        self._process = launch() if launch is not None else None
-        self._streams = Streams(options.url, options.api_key)
+        self._backend = Backend(options, launch)
         try:
             reader = prompts() if prompts is not None else None
-            about = self._met()
+            about = self._backend.meet()
         except BaseException:
-            self._end()
+            self._backend.close()
             raise
         self._intake = OpenAIIntake(about, reader)
         slots, context = options.slots or about.dialect.slots, about.context_tokens
         self._queue = ServerQueue(
-            self._streams, slots=slots, kv_tokens=options.kv_tokens or slots * context, context_tokens=context
+            self._backend.streams, slots=slots, kv_tokens=options.kv_tokens or slots * context, context_tokens=context
         )
         self._queue.resume()
 
@@ -124,10 +101,10 @@ class OpenAIEngine:
         """Wait for completions; see `Engine.step`."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._require_server()
+            self._backend.require()
             left_s = deadline - time.monotonic()
             if self._queue.wait(max(0.0, min(left_s, _LOOK_S))) or left_s <= 0:
-                self._require_server()  # it may be why they ended
+                self._backend.require()  # it may be why they ended
                 return self._queue.take()
 
     def cancel(self, request_id: str) -> Completion | None:
@@ -158,16 +135,13 @@ class OpenAIEngine:
             return
         self._asleep = True
         self._queue.pause()
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
+        self._backend.stop()
 
     def wake(self) -> None:
         """Start the server again; see `Engine.wake`."""
-        if not self._asleep or self._closed:
+        if not self._asleep:
             return
-        if self._launch is not None:
-            self._relaunch(self._launch)
+        self._backend.start_again()
         self._asleep = False
         self._queue.resume()
 
@@ -178,44 +152,4 @@ class OpenAIEngine:
     def close(self) -> None:
         """Close all connections, end the thread, and the server if it was started here. Safe to call twice."""
         self._queue.close()
-        self._end()
-
-    def _end(self) -> None:
-        with self._ending:
-            if self._closed:
-                return
-            self._closed = True
-        self._streams.close()
-        if self._process is not None:
-            self._process.stop()
-
-    def _relaunch(self, launch: Callable[[], ServerProcess]) -> None:
-        self._process = launch()
-        try:
-            self._met()
-        except BaseException as error:
-            process, self._process = self._process, None
-            process.stop()
-            if isinstance(error, StokerError):
-                raise NoRoomError(f"the server does not come back: {error}") from error
-            raise
-
-    def _require_server(self) -> None:
-        if self._closed:
-            return
-        ended = self._process.ended if self._process is not None else None
-        if ended or self._streams.lost:
-            raise EngineDeadError(ended or self._streams.lost)
-
-    def _met(self) -> About:
-        """Wait for the server; what it says, with a context that is known."""
-        options = self._options
-        about = self._streams.meet(
-            self._process, model=options.model, dialect=options.dialect, timeout_s=options.start_timeout_s
-        )
-        context = options.context_tokens or about.context_tokens or options.likely_context_tokens
-        if not context:
-            raise ConfigurationError(
-                f"the server at {options.url} does not say how long its context is: set STOKER_OPENAI_CONTEXT_TOKENS"
-            )
-        return msgspec.structs.replace(about, context_tokens=context)
+        self._backend.close()

@@ -7,8 +7,9 @@ from typing import Any
 
 from broker.errors import ConfigurationError
 from broker.ports import free_port
+from gpu_worker.engine.openai_backend import OpenAIOptions
 from gpu_worker.engine.openai_process import ServerProcess, server_command
-from gpu_worker.engine.openai_server import OpenAIEngine, OpenAIOptions
+from gpu_worker.engine.openai_server import OpenAIEngine
 from gpu_worker.engine.prompts import PromptReader
 from gpu_worker.settings import WorkerSettings
 

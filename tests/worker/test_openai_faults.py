@@ -9,7 +9,8 @@ from broker.errors import ConfigurationError
 from broker.messages import FinishReason, Request, SamplingParams, Usage
 from gpu_worker.engine import openai_client, openai_streams
 from gpu_worker.engine.errors import EngineDeadError
-from gpu_worker.engine.openai_server import OpenAIEngine, OpenAIOptions
+from gpu_worker.engine.openai_backend import OpenAIOptions
+from gpu_worker.engine.openai_server import OpenAIEngine
 from gpu_worker.engine.progress import heard_by
 from tests.support.openai_fake import DONE, GOOD, MODEL, RESET, WAIT, event, fake_server, piece
 from tests.support.waiting import wait_until

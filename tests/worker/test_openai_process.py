@@ -31,7 +31,7 @@ def gone(pids):
 
 def family(engine):
     """The guard, the server and its child."""
-    guard = engine._process.pid
+    guard = engine._backend._process.pid
     below = wait_until(lambda: len(found := descendants(guard)) >= 2 and found, what="a server and its child")
     return [guard, *below]
 
@@ -92,10 +92,13 @@ def test_one_that_does_not_start_is_told_by_its_last_words():
 def test_one_that_does_not_come_back_leaves_the_engine_asleep():
     engine = open_openai(settings())
     engine.sleep()
-    launch, engine._launch = engine._launch, lambda: ServerProcess([sys.executable, "-c", "raise SystemExit(3)"])
+    launch, engine._backend._launch = (
+        engine._backend._launch,
+        lambda: ServerProcess([sys.executable, "-c", "raise SystemExit(3)"]),
+    )
     with pytest.raises(NoRoomError, match="does not come back: the server ended with exit code 3"):
         engine.wake()
-    engine._launch = launch
+    engine._backend._launch = launch
     engine.wake()
     assert generate(engine) == " one two"
     engine.close()
