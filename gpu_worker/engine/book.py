@@ -13,6 +13,7 @@ import msgspec
 
 from broker.messages import Request
 from gpu_worker.engine.completions import Ending
+from gpu_worker.engine.loop import Run
 from gpu_worker.engine.rows import RowSampling
 from gpu_worker.engine.settled import SettledText
 
@@ -48,6 +49,18 @@ class Held:
     def over(self) -> bool:
         """Whether its tokens end it, and all that must be known of them is known."""
         return self._recorded and self.ending.reached(self.progress)
+
+    @property
+    def run(self) -> Run:
+        """The present run, as a loop takes it."""
+        return Run(
+            key=self.key,
+            token_ids=(*self.prompt_ids, *self.before),
+            max_new_tokens=self.request.params.max_tokens - len(self.before),
+            ends=self.ending.tokens,
+            sampling=self.sampling,
+            streaming=self.ending.needs_text,
+        )
 
     def begin(self, key: str) -> None:
         """Start a run: behind the tokens so far, or giving them again where something of them is still to be found."""

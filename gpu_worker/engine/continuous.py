@@ -6,7 +6,6 @@ one is then made by who owns the requests (`TransformersEngine`).
 
 import logging
 import queue
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 
 from gpu_worker.engine.breakage import drop_frames
 from gpu_worker.engine.cache_meter import CacheMeter
+from gpu_worker.engine.loop import Run
 from gpu_worker.engine.loop_options import LoopOptions
-from gpu_worker.engine.rows import RowSampling
 from gpu_worker.engine.sampling import PerRequestSampling
 
 # Below errors it tells of every "useless token" and of each cache decision.
@@ -83,27 +82,15 @@ class GenerationLoop:
         """Requests with a place in the KV cache."""
         return len(self._processor.scheduler.active_requests) if self._processor else 0
 
-    def add(
-        self,
-        key: str,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        ends: Collection[int],
-        sampling: RowSampling,
-        streaming: bool,
-    ) -> None:
-        """Queue a request; `ends` are its end tokens.
-
-        With `streaming` there is an output after every token, else at the end only.
-        """
+    def add(self, run: Run) -> None:
+        """Queue a request."""
         self._manager.add_request(
-            list(token_ids),
-            request_id=key,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=list(ends) or _NO_END,
-            streaming=streaming,
-            sampling=sampling,
+            list(run.token_ids),
+            request_id=run.key,
+            max_new_tokens=run.max_new_tokens,
+            eos_token_id=list(run.ends) or _NO_END,
+            streaming=run.streaming,
+            sampling=run.sampling,
         )
 
     def cancel(self, key: str) -> None:

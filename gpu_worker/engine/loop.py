@@ -1,9 +1,21 @@
 """What the default engine needs of a generation loop, of which there are two kinds."""
 
-from collections.abc import Collection, Sequence
 from typing import Protocol
 
+import msgspec
+
 from gpu_worker.engine.rows import RowSampling
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as a loop runs it, under a key of this run alone."""
+
+    key: str
+    token_ids: tuple[int, ...]
+    max_new_tokens: int
+    ends: frozenset[int]  # its end tokens
+    sampling: RowSampling
+    streaming: bool  # an output after every token, else at the end only
 
 
 class Loop(Protocol):
@@ -38,17 +50,8 @@ class Loop(Protocol):
         """Hold no more than this in a step from the next one on; what it was made for is the most."""
         ...
 
-    def add(
-        self,
-        key: str,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        ends: Collection[int],
-        sampling: RowSampling,
-        streaming: bool,
-    ) -> None:
-        """Queue a request; with `streaming` there is an output after every token, else at the end only."""
+    def add(self, run: Run) -> None:
+        """Queue a request."""
         ...
 
     def cancel(self, key: str) -> None:

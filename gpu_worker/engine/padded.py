@@ -6,7 +6,7 @@ requests, which then join those that decode, or gives each of these a token.
 
 import queue
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,11 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from gpu_worker.engine.breakage import drop_frames
 from gpu_worker.engine.cache_meter import CacheMeter
+from gpu_worker.engine.loop import Run
 from gpu_worker.engine.loop_options import LoopOptions
 from gpu_worker.engine.offload import free_cache
 from gpu_worker.engine.padded_batch import PaddedBatch, PaddedRow
 from gpu_worker.engine.padded_room import bytes_of_a_token, room_for_tokens
-from gpu_worker.engine.rows import RowSampling
 from gpu_worker.engine.sampling import PerRequestSampling
 
 _STEP_TOKENS = 2048  # of a step that reads prompts, where the options do not say
@@ -88,27 +88,18 @@ class PaddedLoop:
         step_tokens = min(step_tokens, self.step_tokens)
         self._limits = min(slots, step_tokens, self.slots), step_tokens
 
-    def add(
-        self,
-        key: str,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        ends: Collection[int],
-        sampling: RowSampling,
-        streaming: bool,
-    ) -> None:
+    def add(self, run: Run) -> None:
         """See `Loop.add`."""
         row = PaddedRow(
-            request_id=key,
-            initial_tokens=tuple(token_ids),
-            max_new_tokens=max_new_tokens,
-            ends=ends,
-            streaming=streaming,
-            logit_processor_kwargs={"sampling": sampling},
+            request_id=run.key,
+            initial_tokens=run.token_ids,
+            max_new_tokens=run.max_new_tokens,
+            ends=run.ends,
+            streaming=run.streaming,
+            logit_processor_kwargs={"sampling": run.sampling},
         )
         with self._changed:
-            self._waiting[key] = row
+            self._waiting[run.key] = row
             self._meter.prompt_tokens += len(row.initial_tokens)
             self._changed.notify_all()
 

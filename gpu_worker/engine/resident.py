@@ -8,7 +8,7 @@ import queue
 from typing import Any
 
 from broker.commands import Memory
-from gpu_worker.engine.base import Capacity
+from gpu_worker.engine.base import Capacity, Load
 from gpu_worker.engine.book import Book, Held
 from gpu_worker.engine.breakage import Breakage, breakage_of
 from gpu_worker.engine.cache_meter import CacheMeter
@@ -33,8 +33,8 @@ class ResidentLoop:
     """A model with a loop that comes back when it broke, as often as the process can. Its outputs go to `inbox`."""
 
     def __init__(self, model: Any, options: LoopOptions, book: Book, inbox: "queue.Queue[Any]") -> None:
-        self.sampling = PerRequestSampling()
-        self.meter = CacheMeter()
+        self._sampling = PerRequestSampling()
+        self._meter = CacheMeter()
         self._model: Any = model
         self._book = book
         self._inbox = inbox
@@ -44,7 +44,7 @@ class ResidentLoop:
         self._asleep = False
         self._changing = False  # the loop was stopped to be replaced by one of the other kind
         self._room = Room(options, self._make_loop)
-        self._shortage = Shortage(self._book, self._room, self.sampling)
+        self._shortage = Shortage(self._book, self._room, self._sampling)
         self._loop = self._room.make_loop(graphs=self._graphs.on)
 
     @property
@@ -85,14 +85,18 @@ class ResidentLoop:
         return not self._loop.alive
 
     @property
-    def running(self) -> int:
-        """Requests in hand with a place in the KV cache."""
-        return min(len(self._book), self._loop.active)
-
-    @property
-    def kv_tokens_used(self) -> int:
-        """Room in the KV cache that requests hold."""
-        return round(self.meter.used_share * self._loop.kv_tokens)
+    def load(self) -> Load:
+        """What it holds, and what its loops have begun."""
+        running = min(len(self._book), self._loop.active)
+        return Load(
+            running=running,
+            waiting=len(self._book) - running,
+            steps=self._sampling.steps,
+            generated_tokens=self._sampling.tokens,
+            kv_tokens_used=round(self._meter.used_share * self._loop.kv_tokens),
+            prompt_tokens=self._meter.prompt_tokens,
+            cached_prompt_tokens=self._meter.cached_prompt_tokens,
+        )
 
     def not_begun(self) -> list[Held]:
         """Those in hand that wait for their first step, in their order; none that was there when a loop broke."""
@@ -105,7 +109,7 @@ class ResidentLoop:
 
     def add(self, held: Held) -> None:
         """Run a request as soon as the book allows."""
-        if self._loop.alive and not self._graphs.suit(held.sampling, eager=self.sampling.eager, idle=not self._book):
+        if self._loop.alive and not self._graphs.suit(held.sampling, eager=self._sampling.eager, idle=not self._book):
             self._stop_to_change()
         self._graphs.note(held.sampling)
         self._book.add(held)
@@ -126,7 +130,7 @@ class ResidentLoop:
         """Use more of the memory again, after a time in which it was enough; called often."""
         if not self._loop.alive or not self._shortage.is_over(self.tokens):
             return
-        if self._room.grow(self._loop, self.sampling.steps, idle=not self._book):
+        if self._room.grow(self._loop, self._sampling.steps, idle=not self._book):
             self._stop_to_change()
 
     def pad(self) -> bool:
@@ -233,19 +237,12 @@ class ResidentLoop:
         self._loop = self._room.make_loop(graphs=graphs)
 
     def _make_loop(self, options: LoopOptions) -> Loop:
-        self.sampling.last = StepSize()
+        self._sampling.last = StepSize()
         kind = PaddedLoop if options.padded else GenerationLoop
-        return kind(self._model, options, self.sampling, self._inbox, self.meter)
+        return kind(self._model, options, self._sampling, self._inbox, self._meter)
 
     def _admit(self) -> None:
         if not self._loop.alive:
             return  # `recover` or `wake` admits
         for held in self._book.admit():
-            self._loop.add(
-                held.key,
-                (*held.prompt_ids, *held.before),
-                max_new_tokens=held.request.params.max_tokens - len(held.before),
-                ends=held.ending.tokens,
-                sampling=held.sampling,
-                streaming=held.ending.needs_text,
-            )
+            self._loop.add(held.run)

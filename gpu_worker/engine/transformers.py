@@ -63,7 +63,7 @@ class TransformersEngine:
         self._resident = ResidentLoop(model, options or default_options(model), self._book, inbox)
         self._outputs = Outputs(inbox, self._book, self._resident, prompts)
         self._capacity = self._resident.capacity
-        self._load = self._read_load()
+        self._load = self._resident.load
 
     @property
     def traits(self) -> Traits:
@@ -82,7 +82,7 @@ class TransformersEngine:
         """Steps and tokens as the loop has begun them; what was known last while a loop is made, for seconds."""
         if self._lock.acquire(timeout=_LOOK_S):  # the heartbeat asks, which must not wait
             try:
-                self._load = self._read_load()
+                self._load = self._resident.load
             finally:
                 self._lock.release()
         return self._load
@@ -218,18 +218,6 @@ class TransformersEngine:
                 return False
             self._outputs.put(self._recover())
             return True
-
-    def _read_load(self) -> Load:
-        resident = self._resident
-        return Load(
-            running=resident.running,
-            waiting=len(self._book) - resident.running,
-            steps=resident.sampling.steps,
-            generated_tokens=resident.sampling.tokens,
-            kv_tokens_used=resident.kv_tokens_used,
-            prompt_tokens=resident.meter.prompt_tokens,
-            cached_prompt_tokens=resident.meter.cached_prompt_tokens,
-        )
 
     def _recover(self) -> list[Completion]:
         done = self._outputs.recover()
