@@ -8,15 +8,12 @@ Nothing here looks at all that wait: a round takes from the front of the order a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import merge
-from typing import TypeVar
 
 from broker.records import WaitingJob
 from driver.fair_queue import FairQueue
+from driver.interleaving import in_turn, merged, names, unique
 from driver.line import JobKey, Line
 from driver.ranking import Ranking
-
-ItemT = TypeVar("ItemT")
 
 
 class Fairness:
@@ -90,7 +87,7 @@ class Fairness:
         for place, level in enumerate(levels):
             own = self._own_jobs([self._lines[level][model] for model in models if model in self._lines[level]])
             aged = self._aged_jobs(level, levels[place + 1 :], models, now_s)
-            for job_id in _in_turn(iter((own, aged))):
+            for job_id in in_turn(iter((own, aged))):
                 if job_id not in seen:
                     seen.add(job_id)
                     yield self._at_level(self._waiting[job_id], level)
@@ -146,8 +143,8 @@ class Fairness:
 
     def _own_jobs(self, lines: list[Line]) -> Iterator[str]:
         """Jobs whose own class this is: the first of each user, then the second of each, and so on."""
-        users = _unique(user for _, user in _merged([line.turns.in_order() for line in lines]))
-        return _in_turn(_names(_merged([line.turns_of(user) for line in lines])) for user in users)
+        users = unique(user for _, user in merged([line.turns.in_order() for line in lines]))
+        return in_turn(names(merged([line.turns_of(user) for line in lines])) for user in users)
 
     def _aged_jobs(self, level: int, lower: Iterable[int], models: tuple[str, ...], now_s: float) -> Iterator[str]:
         """Jobs that have risen to this class: of each user the one that waits longest, and so on."""
@@ -157,10 +154,8 @@ class Fairness:
             for model in models
             if model in self._lines[own]
         ]
-        users = _unique(user for _, user in _merged([line.waiting_users(until_s) for line, until_s in lines]))
-        return _in_turn(
-            _names(_merged([line.waiting_jobs(user, until_s) for line, until_s in lines])) for user in users
-        )
+        users = unique(user for _, user in merged([line.waiting_users(until_s) for line, until_s in lines]))
+        return in_turn(names(merged([line.waiting_jobs(user, until_s) for line, until_s in lines])) for user in users)
 
     def _at_level(self, job: WaitingJob, level: int) -> tuple[WaitingJob, int]:
         if level != job.priority and level not in self._risen.setdefault(job.id, set()):
@@ -192,38 +187,3 @@ class Fairness:
 def job_key(queue: FairQueue, job: WaitingJob) -> JobKey:
     """The order among jobs of a user: its share so far, the earliest deadline, age; the id, so that nothing is open."""
     return (queue.tag(job.id), job.deadline_ms or float("inf"), job.created_ms, job.id)
-
-
-def _merged(rows: list[Iterator[tuple[ItemT, str]]]) -> Iterable[tuple[ItemT, str]]:
-    """Of several rows in order one in order. Mostly there is one: workers serve one model, and jobs name it."""
-    return rows[0] if len(rows) == 1 else merge(*rows)
-
-
-def _names(items: Iterable[tuple[object, str]]) -> Iterator[str]:
-    return (name for _, name in items)
-
-
-def _unique(names: Iterable[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for name in names:
-        if name not in seen:
-            seen.add(name)
-            yield name
-
-
-def _in_turn(rows: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
-    """The first of each row, then the second of each, and so on; no row is touched before its turn."""
-    begun: list[Iterator[ItemT]] = []
-    for row in rows:
-        for item in row:
-            yield item
-            begun.append(row)
-            break
-    while begun:
-        left: list[Iterator[ItemT]] = []
-        for row in begun:
-            for item in row:
-                yield item
-                left.append(row)
-                break
-        begun = left

@@ -17,7 +17,7 @@ from broker.errors import StokerError
 from broker.messages import Request, SamplingParams
 from broker.records import ClaimedRequest
 from broker.states import WorkerState
-from gpu_worker.engine.base import Completion
+from gpu_worker.engine.base import Completion, Engine
 from gpu_worker.engine.catalog import check_model
 from gpu_worker.engine.errors import EngineDeadError
 from gpu_worker.exits import EXIT_ENGINE, end_process
@@ -86,32 +86,28 @@ class Upkeep:
         return self._operations.begin(name, work, QUICK_S)
 
     def _sleep(self, note: Note, *, finish: bool) -> None:
-        runtime = self._runtime
-        if runtime.standing.state is WorkerState.SLEEPING:
-            return
-        runtime.leave_service(WorkerState.SLEEPING, note, finish=finish)
-        note("freeing memory")
-        try:
-            with _at_risk(), runtime.seat.hold() as engine:
-                engine.sleep()
-        except StokerError as error:
-            runtime.return_to_service(WorkerState.READY, str(error))
-            raise
-        runtime.return_to_service(WorkerState.SLEEPING)
+        before, during, after = WorkerState.READY, WorkerState.SLEEPING, WorkerState.SLEEPING
+        if self._runtime.standing.state is not after:
+            self._runtime.leave_service(during, note, finish=finish)
+            note("freeing memory")
+            self._change(lambda engine: engine.sleep(), before, after)
 
     def _wake(self, note: Note) -> None:
-        runtime = self._runtime
-        if runtime.standing.state is WorkerState.READY:
-            return
-        runtime.leave_service(WorkerState.LOADING, note, finish=False)
-        note("waking")
+        before, during, after = WorkerState.SLEEPING, WorkerState.LOADING, WorkerState.READY
+        if self._runtime.standing.state is not after:
+            self._runtime.leave_service(during, note, finish=False)
+            note("waking")
+            self._change(lambda engine: engine.wake(), before, after)
+
+    def _change(self, work: Callable[[Engine], None], before: WorkerState, after: WorkerState) -> None:
+        """Work on an engine that is out of service; where it cannot be done, all is as before."""
         try:
-            with _at_risk(), runtime.seat.hold() as engine:
-                engine.wake()
+            with _at_risk(), self._runtime.seat.hold() as engine:
+                work(engine)
         except StokerError as error:
-            runtime.return_to_service(WorkerState.SLEEPING, str(error))
+            self._runtime.return_to_service(before, str(error))
             raise
-        runtime.return_to_service(WorkerState.READY)
+        self._runtime.return_to_service(after)
 
     def _replace(self, note: Note, wanted: WorkerSettings, *, finish: bool) -> None:
         runtime, present = self._runtime, self._runtime.settings
