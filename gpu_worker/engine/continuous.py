@@ -42,7 +42,7 @@ class GenerationLoop:
         manager = ContinuousBatchingManager(
             model=model,
             generation_config=_generation_config(),
-            continuous_batching_config=_config(options, on_cpu=model.device.type == "cpu"),
+            continuous_batching_config=loop_config(options, on_cpu=model.device.type == "cpu"),
         )
         manager.output_router.output_queue = inbox
         manager.logit_processor = sampling
@@ -140,7 +140,8 @@ def _generation_config() -> GenerationConfig:
     return GenerationConfig(do_sample=False, eos_token_id=_NO_END)
 
 
-def _config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
+def loop_config(options: LoopOptions, *, on_cpu: bool) -> ContinuousBatchingConfig:
+    """The options as transformers takes them."""
     return ContinuousBatchingConfig(
         page_size=options.page_size,
         num_blocks=options.num_blocks,

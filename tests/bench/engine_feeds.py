@@ -6,7 +6,7 @@ is made before the time is taken.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -105,12 +105,12 @@ def through_the_manager(loaded: Any, requests: Sequence[Request]) -> Run:
 
 
 @contextmanager
-def _manager(model: Any) -> Iterator[ContinuousBatchingManager]:
+def _manager(model: Any) -> Generator[ContinuousBatchingManager]:
     options = default_options(model)
     manager = ContinuousBatchingManager(
         model=model,
         generation_config=GenerationConfig(do_sample=False, eos_token_id=_NO_END),
-        continuous_batching_config=continuous._config(options, on_cpu=model.device.type == "cpu"),
+        continuous_batching_config=continuous.loop_config(options, on_cpu=model.device.type == "cpu"),
     )
     with torch.inference_mode():
         manager.warmup()

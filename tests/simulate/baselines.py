@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from broker.records import Session, WaitingChanges, WaitingJob
+from broker.records import PendingRequest, Session, WaitingChanges, WaitingJob
 from driver.detector import DetectorLimits
 from driver.estimates import WorkerSpeeds
 from driver.observe import Fronts, worker_views
@@ -48,7 +48,7 @@ class FirstComeFirstServed:
         return Plan(assignments=tuple(decided))
 
 
-def _assignment(worker, job, batch) -> Assignment:
+def _assignment(worker: WorkerView, job: WaitingJob, batch: tuple[PendingRequest, ...]) -> Assignment:
     return Assignment(
         session_id=worker.session_id,
         worker=worker.worker,
