@@ -39,7 +39,7 @@ local dropped, failed, prompt_tokens, completion_tokens, settled = 0, 0, 0, 0, 0
 local shared, saved_prompt_tokens, saved_completion_tokens = 0, 0, 0
 local answers_bytes, followed = tonumber(job[6] or '0'), redis.call('EXISTS', KEYS[19]) == 1
 
--- The outputs that this call looks at: the first of each request.
+-- ## The outputs that this call looks at: the first of each request.
 local indices, place = {}, {}
 local seen, given = 0, 0
 for at = 1, math.min(#facts / 4, MAX_OUTPUTS) do
@@ -55,7 +55,7 @@ for at = 1, math.min(#facts / 4, MAX_OUTPUTS) do
 end
 if seen == 0 then return { 0, 0, 0, 0, 0 } end
 
--- Whatever becomes of them, the batch holds them no more.
+-- ## Whatever becomes of them, the batch holds them no more.
 local held, freed, freed_tokens = redis.call('HMGET', KEYS[8], unpack(indices)), {}, 0
 for i, cost in ipairs(held) do
   if cost then
@@ -71,7 +71,7 @@ if #freed > 0 then
   end
 end
 
--- Those that are the first of their request.
+-- ## Those that are the first of their request: by its bit.
 local asked, bits, accepted = {}, {}, {}
 for _, index in ipairs(indices) do
   if index < submitted then
@@ -87,6 +87,7 @@ if #asked > 0 then
 end
 dropped = dropped + #indices - #accepted
 
+-- ## What is done with an output that is accepted, as functions.
 -- Adds outputs to the stream, several in one entry as a msgpack array.
 local page, page_bytes = {}, 0
 local function flush()
@@ -121,6 +122,7 @@ local function share(index, digest, payload, at)
   return has_failed == 0 and read .. ' ' .. written .. ' ' .. payload
 end
 
+-- Keeps it for requests of the job that still come; the oldest goes when all are too large.
 local function keep_for_job(digest, answer)
   if redis.call('HSETNX', KEYS[20], digest, answer) == 0 then return end
   redis.call('RPUSH', KEYS[21], digest)
@@ -141,6 +143,7 @@ if cache_ttl_ms > 0 then
   if model == '' then model = job[4] end
 end
 
+-- Keeps it for requests of other jobs; what has expired goes, and the oldest when all are too large.
 local function keep_for_all(digest, answer)
   local name = model .. '\n' .. digest
   if redis.call('EXISTS', KEYS[23]) == 0 then redis.call('HSET', KEYS[24], 'cache_bytes', 0) end
@@ -161,6 +164,7 @@ local function keep_for_all(digest, answer)
   end
 end
 
+-- ## The accepted ones: out of wherever they waited, into the stream, and to those that wait for the same.
 if #accepted > 0 then
   for _, cost in ipairs(redis.call('HMGET', KEYS[3], unpack(accepted))) do
     settled = settled + string.match(cost or '0', '^%d+')
@@ -194,6 +198,7 @@ if #accepted > 0 then
   flush()
 end
 
+-- ## The job's place among those that wait, and its counters.
 if redis.call('EXISTS', KEYS[4]) == 0 and redis.call('ZREM', KEYS[14], ARGV[1] .. ' ' .. job[4]) == 1 then
   redis.call('XADD', KEYS[25], 'MAXLEN', '~', 10000, '*', ARGV[1], 0)
 end
@@ -208,6 +213,7 @@ local done = job[3] + #accepted + shared
 redis.call('HSET', KEYS[1], 'done', done, 'failed', job[7] + failed, 'dropped', job[8] + dropped,
   'prompt_tokens', job[9] + prompt_tokens, 'completion_tokens', job[10] + completion_tokens)
 
+-- ## The load.
 if job[5] and #accepted > 0 then
   local user = job[5]
   redis.call('HINCRBY', KEYS[15], 'requests', 0 - #accepted - shared)
@@ -225,6 +231,7 @@ if job[5] and #accepted > 0 then
   end
 end
 
+-- ## The job's end, and room in the worker.
 local complete = 0
 if #accepted > 0 and job[2] == 'running' and done == submitted then
   redis.call('HSET', KEYS[1], 'state', 'done', 'finished_ms', now)

@@ -43,6 +43,7 @@ local function in_pieces(command, key, values)
   end
 end
 
+-- ## Whether the job takes this run, and what of it is new.
 local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'user', 'reserved_requests', 'reserved_tokens', 'model',
   'client_lost')
 local is_new = not job[1]
@@ -57,7 +58,7 @@ if not is_new and job[1] ~= 'open' then
 end
 if offset > submitted then return -1 end
 
--- What is new, and what of it was not announced before.
+-- What of the new ones was not announced before has to find room.
 local user = job[3] or (is_new and ARGV[7])
 local announced_requests, announced_tokens = 0, 0
 if is_new then announced_requests, announced_tokens = tonumber(ARGV[8]), tonumber(ARGV[9]) end
@@ -65,7 +66,7 @@ local reserved_requests = tonumber(job[4] or '0') + announced_requests
 local reserved_tokens = tonumber(job[5] or '0') + announced_tokens
 local known = math.min(submitted - offset, count)
 
--- Where the output of each comes from: a number is the request that it waits for, a text is the output.
+-- ## Where the output of each comes from: a number is the request that it waits for, a text is the output.
 local policy = redis.call('HMGET', KEYS[11], 'share_identical', 'result_cache_ttl')
 local shares, caches = policy[1] ~= '0', tonumber(policy[2] or '0') > 0
 local model, answered = job[6] or ARGV[2], redis.call('EXISTS', KEYS[17]) == 1
@@ -102,6 +103,7 @@ end
 local more_requests = announced_requests + math.max(0, waiting - reserved_requests)
 local more_tokens = announced_tokens + math.max(0, waiting_tokens - reserved_tokens)
 
+-- ## Whether there is room. Up to here and, but for `touched_ms`, until a refusal nothing is changed.
 if user and more_requests + more_tokens > 0 then
   local names = { 'max_pending_requests', 'max_pending_tokens', 'max_user_pending_requests', 'max_user_pending_tokens' }
   local limits = redis.call('HMGET', KEYS[11], unpack(names))
@@ -142,6 +144,7 @@ if user and more_requests + more_tokens > 0 then
   end
 end
 
+-- ## The job, if this is its first run.
 if is_new then
   local deadline = 0
   if tonumber(ARGV[6]) > 0 then deadline = now + ARGV[6] end
@@ -154,6 +157,7 @@ if is_new then
   if deadline > 0 then redis.call('ZADD', KEYS[9], string.format('%.0f', deadline), ARGV[1]) end
 end
 
+-- ## The requests: each is pending, follows another, or has its output at once.
 local done, from_cache, prompt_tokens, completion_tokens = 0, 0, 0, 0
 local new_payloads, new_costs, new_pending, new_leaders, new_digests = {}, {}, {}, {}, {}
 local function add(values, name, value)
@@ -198,6 +202,7 @@ if done > 0 then
   end
   redis.call('HINCRBY', KEYS[1], 'done', done)
 end
+-- ## The job's counters, and its place among those that wait.
 submitted = submitted + added
 redis.call('HSET', KEYS[1], 'submitted', submitted, 'touched_ms', now)
 if redis.call('EXISTS', KEYS[4]) == 1 then
@@ -207,6 +212,7 @@ if redis.call('EXISTS', KEYS[4]) == 1 then
   end
 end
 
+-- ## The load: what has come uses up what was announced.
 if user then
   local requests, tokens = announced_requests + waiting, announced_tokens + waiting_tokens
   local used_requests, used_tokens = math.min(reserved_requests, added), math.min(reserved_tokens, added_tokens)
@@ -224,6 +230,7 @@ if user then
   if left == 0 and left_tokens == 0 then redis.call('HDEL', KEYS[10], 'requests ' .. user, 'tokens ' .. user) end
 end
 
+-- ## The seal.
 if last then
   redis.call('HSET', KEYS[1], 'state', 'running')
   redis.call('UNLINK', KEYS[17], KEYS[18])
