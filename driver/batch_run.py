@@ -18,6 +18,7 @@ from broker.messages import Output, OutputSource
 from broker.patience import Patience
 from driver.batch_feed import BatchFeed, Share
 from driver.batch_file import BadLine, BatchLine, BatchOutput, is_failure, read_batch
+from driver.batch_progress import BatchProgress
 from driver.client import Client
 
 logger = logging.getLogger("stoker")
@@ -27,17 +28,6 @@ RUN = 256  # lines read and submitted at a time
 POLL_S = 0.5
 SHARED_POLL_S = 0.05  # when several models' jobs are read in turn
 QUIET_S = 2.0
-
-
-class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a batch run is: lines of this run, and what they took."""
-
-    skipped: int  # answered by an earlier run
-    done: int
-    failed: int
-    completion_tokens: int  # generated for this run
-    obstacle: str | None
-    saved: int = 0  # answered with what was generated for an identical request
 
 
 class BatchRun:
@@ -66,7 +56,7 @@ class BatchRun:
         self._report = report
         self._feeds: dict[str, BatchFeed] = {}
         self._served_by: dict[str, str] = {}
-        self._progress = BatchProgress(skipped=0, done=0, failed=0, completion_tokens=0, obstacle=None)
+        self._progress = BatchProgress()
         self._heard_s = time.monotonic()
 
     def run(self) -> BatchProgress:
@@ -181,7 +171,7 @@ class BatchRun:
         )
         is_saved = output.source is not OutputSource.GENERATED
         tokens = 0 if is_saved else output.usage.completion_tokens
-        self._count(done=1, failed=int(is_failure(output)), tokens=tokens, saved=int(is_saved))
+        self._count(done=1, failed=int(is_failure(output)), completion_tokens=tokens, saved=int(is_saved))
 
     def _model_of(self, worker: str) -> str:
         """The model that a worker serves, for lines that name none; "" when it has gone meanwhile."""
@@ -210,13 +200,5 @@ class BatchRun:
     def _set_obstacle(self, obstacle: str | None) -> None:
         self._progress = msgspec.structs.replace(self._progress, obstacle=obstacle)
 
-    def _count(self, *, skipped: int = 0, done: int = 0, failed: int = 0, tokens: int = 0, saved: int = 0) -> None:
-        before = self._progress
-        self._progress = msgspec.structs.replace(
-            before,
-            skipped=before.skipped + skipped,
-            done=before.done + done,
-            failed=before.failed + failed,
-            completion_tokens=before.completion_tokens + tokens,
-            saved=before.saved + saved,
-        )
+    def _count(self, **lines: int) -> None:
+        self._progress = self._progress.plus(**lines)

@@ -9,7 +9,8 @@ import typer
 from broker.errors import ConfigurationError
 from driver.batch_feed import Share
 from driver.batch_file import BatchOutput, read_batch
-from driver.batch_run import BatchProgress, BatchRun
+from driver.batch_progress import BatchProgress
+from driver.batch_run import BatchRun
 from driver.cli.local import local_driver, refuse_beside_local
 from driver.cli.options import Broker, Engine, LogFolder, Model, Priority, User, Weight, Workers, priority_of
 from driver.cli.progress import BatchBar, count_lines
@@ -48,7 +49,7 @@ def batch(
     with BatchOutput(source, target, errors) as results:
         if _is_answered(source, results):
             # Nothing need be running, or started, for that.
-            summary = BatchProgress(skipped=total, done=0, failed=0, completion_tokens=0, obstacle=None)
+            summary = BatchProgress(skipped=total)
             _report(summary, 0.0)
         elif local:
             with local_driver(model=model, workers=workers, engine=engine, log_folder=log_folder) as driver:

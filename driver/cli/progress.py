@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from driver.batch_run import BatchProgress
+from driver.batch_progress import BatchProgress
 
 READ_BYTES = 1 << 20
 
