@@ -289,8 +289,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     given_back: int = 0  # requests that it had not begun, to idle workers
     connection: str = ""  # by which its beats come; "" for not known
     telemetry: str = "{}"
+    watched_ms: int = 0  # when its supervisor last said that it is there
     progress_ms: int = 0  # when the engine last made a step, or had nothing to do
     beat_ms: int = 0
     beat_age_s: float = 0.0
-    stalled_s: float = 0.0  # since progress_ms
+    stalled_s: float = 0.0  # from progress_ms to its last beat
     batches: int = 0
+
+    @property
+    def watch_age_s(self) -> float:
+        """Seconds since its supervisor last said that it is there."""
+        return self.beat_age_s + (self.beat_ms - self.watched_ms) / 1000

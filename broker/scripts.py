@@ -31,6 +31,7 @@ COMMANDS = (
     "scale",
     "submit",
     "want",
+    "watch",
 )
 
 

@@ -104,6 +104,11 @@ class Sessions:
             value = self._redis.hget(self._keys.session(session_id).record, "state")
         return value.decode() if value else None
 
+    def watch(self, session_id: str, instance: str) -> str | None:
+        """Say that this session's supervisor is there. Returns its state; None when it is forgotten."""
+        value = self._scripts.run("watch", [self._keys.session(session_id).record], [instance])
+        return value.decode() if value else None
+
     def current(self, worker: str, *, instance: str = "") -> str | None:
         """The id of the latest session under a worker's name; None if that is not `instance`'s."""
         with broker_errors(self._url):
@@ -152,5 +157,6 @@ def session_rows(replies: Iterable[tuple[float, dict[bytes, bytes], int]], now_m
 def _session(fields: dict[bytes, bytes], beat_ms: int, now_ms: int, batches: int) -> Session:
     row = codec.from_fields(Session, fields)
     age_s = max(0, now_ms - beat_ms) / 1000
-    stalled_s = max(0, now_ms - row.progress_ms) / 1000
+    # As of its last beat: who is silent may have made steps that nobody has heard of.
+    stalled_s = max(0, beat_ms - row.progress_ms) / 1000
     return msgspec.structs.replace(row, beat_ms=beat_ms, beat_age_s=age_s, stalled_s=stalled_s, batches=batches)

@@ -12,6 +12,7 @@ from broker.messages import failed_output
 from broker.records import BatchRecord, Cause, QuarantinedRequest, Session
 from broker.store import Store
 from driver.detector import DetectorLimits, Verdict, judge
+from driver.silence import Silence
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ class Recovery:
         self._store = store
         self._limits = limits
         self._presence = store.presence(clock)
+        self._silence_of_all = Silence(clock, limits.presence_counts_after)
 
     def recover(self, sessions: Sequence[Session], *, trust_silence: bool, trust_absence: bool) -> int:
         """Fence the dead and the hung, release what they hold, forget them. Returns requests pending again.
@@ -39,9 +41,15 @@ class Recovery:
         return released
 
     def _absent(self, sessions: Sequence[Session]) -> set[str]:
-        """The sessions that have missed beats, and whose connection is closed; nothing is asked while all beat."""
-        after_s = self._limits.presence_counts_after
-        silent = [row for row in sessions if row.beat_age_s > after_s and row.state != "dead"]
+        """The sessions that have missed beats, and whose connection is closed; nothing is asked while all beat.
+
+        None are while not one worker beats, and until all have had the time to come back.
+        """
+        if self._limits.are_all_silent(sessions):
+            self._silence_of_all.forgive()
+        if not self._silence_of_all.counts:
+            return set()
+        silent = [row for row in sessions if self._limits.may_be_absent(row) and row.state != "dead"]
         closed = self._presence.closed(row.connection for row in silent)
         return {row.id for row in silent if row.connection in closed}
 

@@ -40,7 +40,9 @@ class Child:
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed on standard error."""
+        """The last line that it printed on standard error; for when it has ended."""
+        # A grandchild may hold the pipe open: the last words are worth a moment, no more.
+        self._pump.join(1.0)
         return self._last_line.decode("utf-8", "replace").strip()
 
     def poll(self, timeout_s: float) -> int | None:
@@ -49,8 +51,6 @@ class Child:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
-        # A grandchild may hold the pipe open: the last words are worth a moment, no more.
-        self._pump.join(1.0)
         self._line.close()
         return code
 

@@ -10,6 +10,8 @@ from broker.records import BeatAnswer, Heartbeat
 
 logger = logging.getLogger(__name__)
 
+RETRY_S = 0.5  # after a beat that failed: who is back soon is to be heard of soon
+
 
 class Pulse(Protocol):
     """How a beat is sent: `broker.pulse`, or a test's own."""
@@ -98,4 +100,4 @@ class Heart:
                 self.step()
             except Exception:  # a worker without a heart would work on, and nobody would know
                 logger.exception("a heartbeat failed")
-            self._wanted.wait(self._interval_s)
+            self._wanted.wait(self._interval_s if self._broker_up else min(self._interval_s, RETRY_S))

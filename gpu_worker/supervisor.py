@@ -143,14 +143,18 @@ class Supervisor:
         return code
 
     def _dead_session(self, worker: str) -> str | None:
-        """Our latest session of this name if that is declared dead; None when it lives, or nobody can tell."""
+        """Our latest session of this name if that is declared dead; None when it lives, or nobody can tell.
+
+        Asking says that we are there, and will report its end: the leader leaves that to us.
+        """
         try:
             session_id = self._store.sessions.current(worker, instance=self._instance)
-            if session_id is not None and self._store.sessions.state(session_id) in (None, WorkerState.DEAD):
-                return session_id
+            if session_id is None:
+                return None
+            state = self._store.sessions.watch(session_id, self._instance)
         except BrokerError:
-            pass
-        return None
+            return None
+        return session_id if state in (None, WorkerState.DEAD) else None
 
     def _report_end(self, worker: str, code: int) -> None:
         """Declare the child's session dead now, so that its work starts elsewhere without waiting for a timeout."""

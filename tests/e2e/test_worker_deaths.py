@@ -36,6 +36,7 @@ def test_requests_of_a_wholly_killed_worker_are_done_long_before_the_heartbeat_t
     asked = requests(12, tokens=100)
     job = cluster.client.submit(asked)
     name = cluster.busy_one()
+    wait_until(lambda: cluster.session(name).watch_age_s < 2, what="a supervisor that says that it is there")
 
     cluster.workers[name].send_both(signal.SIGKILL)
 

@@ -88,6 +88,14 @@ def test_work_in_hand_and_no_step_is_none(stage, session, load):
     assert stalled_s(stage, session) >= 100
 
 
+def test_silence_is_no_stall(stage, session):
+    """Steps were made, or not: nobody has heard of it."""
+    beat(stage, session, running=1)
+    stage.age_field(stage.keys.session(session).record, "progress_ms", 100)
+    stage.age_beat(session, 100)
+    assert stalled_s(stage, session) < 5
+
+
 def test_having_nothing_to_do_is_no_stall(stage, session):
     stage.age_field(stage.keys.session(session).record, "progress_ms", 100)
     beat(stage, session)

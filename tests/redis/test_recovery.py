@@ -111,7 +111,13 @@ def test_a_beat_after_the_look_saves_the_worker(stage, recovery, session):
 
 
 @pytest.fixture
-def pulse(store, session):
+def other(stage):
+    """Another worker, which beats."""
+    return stage.worker("gpu1@host")
+
+
+@pytest.fixture
+def pulse(store, session, other):
     """The session's beats as a worker sends them; one has come."""
     pulse = store.pulse(session, NAME)
     pulse.beat(heartbeat())
@@ -123,13 +129,45 @@ def test_a_killed_worker_is_found_by_its_closed_connection(stage, recovery, sess
     job = stage.job(1)
     stage.batch(session, job, [0])
     pulse.close()
-    stage.age_beat(session, 2.3)
+    stage.age_beat(session, 3.3)
     with caplog.at_level(logging.WARNING):
         assert until_closed(stage, recovery, trust_silence=False) == 1
-    assert f"{NAME} is lost: its connection is closed and no heartbeat for 2.3 s" in caplog.text
+    assert f"{NAME} is lost: its connection is closed and no heartbeat for 3.3 s" in caplog.text
     assert stage.pending(job) == [0]
     assert attempts(stage, job) == 0
     assert stage.sessions.beat(session, NAME, heartbeat()).reply is BeatReply.FENCED
+
+
+def test_a_worker_whose_supervisor_is_there_is_left_to_it(stage, recovery, session, pulse):
+    """It lives and is busy, or its process is about to end: the supervisor will know, and whose fault it was."""
+    record = stage.keys.session(session).record
+    stage.batch(session, stage.job(1), [0])
+    stage.redis.hset(record, "instance", "i")
+    pulse.close()
+    stage.age_beat(session, 9)
+    assert stage.sessions.watch(session, "i") == "ready"
+    assert until_closed(stage, recovery) == 0
+    assert stage.session(session).state == "ready"
+    stage.age_field(record, "watched_ms", 4)
+    assert recover(stage, Recovery(stage.store, LIMITS, FakeClock())) == 1
+
+
+def test_where_nobody_beats_the_closed_connections_say_nothing_until_all_could_come_back(stage, store, session, other):
+    """A proxy was started anew: it has cut off all of them, and not everybody is back at the same time."""
+    clock = FakeClock()
+    recovery = Recovery(store, LIMITS, clock)
+    pulse = store.pulse(session, NAME)
+    pulse.beat(heartbeat())
+    stage.batch(session, stage.job(1), [0])
+    pulse.close()
+    for row in (session, other):
+        stage.age_beat(row, 4)
+    assert until_closed(stage, recovery) == 0
+    stage.sessions.beat(other, "gpu1@host", heartbeat())
+    clock.advance(LIMITS.presence_counts_after - 0.1)
+    assert recover(stage, recovery) == 0
+    clock.advance(0.2)
+    assert recover(stage, recovery) == 1
 
 
 def until_closed(stage, recovery, **trust):
@@ -183,7 +221,7 @@ def test_a_beat_after_the_look_saves_who_has_a_new_connection(stage, recovery, s
     job = stage.job(1)
     batch = stage.batch(session, job, [0])
     pulse.close()
-    stage.age_beat(session, 3)
+    stage.age_beat(session, 4)
     table = stage.sessions.table()
     pulse.beat(heartbeat())
     assert recovery.recover(table, trust_silence=True, trust_absence=True) == 0
@@ -192,9 +230,9 @@ def test_a_beat_after_the_look_saves_who_has_a_new_connection(stage, recovery, s
 
 def test_while_all_beat_nothing_is_asked(stage, recovery, session, pulse, monkeypatch):
     monkeypatch.setattr(presence, "_ask", lambda *_: pytest.fail("asked"))
-    stage.kill(stage.worker("gpu1@host"))
+    stage.kill(stage.worker("gpu2@host"))
     assert recover(stage, recovery) == 0
-    stage.age_beat(session, 3)
+    stage.age_beat(session, 4)
     with pytest.raises(pytest.fail.Exception):
         recover(stage, recovery)
 

@@ -344,22 +344,23 @@ def test_silence_is_not_trusted_just_after_an_outage(service, stage, clock, in_b
 
 @pytest.fixture
 def killed(stage):
-    """A worker whose connection is closed, and whose last beat is 3 s old."""
+    """A worker whose connection is closed, and whose last beat is 4 s old; another worker beats."""
     session = stage.worker()
+    stage.worker("gpu1@host", state="starting")
     pulse = stage.store.pulse(session, NAME)
     pulse.beat(heartbeat())
     number = stage.session(session).connection.rpartition(":")[2]
     pulse.close()
     wait_until(lambda: not stage.redis.client_list(client_id=[number]), what="the end of the connection")
-    stage.age_beat(session, 3)
+    stage.age_beat(session, 4)
     return session
 
 
 def test_a_killed_worker_is_found_while_nothing_else_happens(service, stage, clock, killed):
     clock.advance(1.0)
-    stage.age_beat(killed, -3)
+    stage.age_beat(killed, -4)
     service.tick()
-    stage.age_beat(killed, 3)
+    stage.age_beat(killed, 4)
     service.tick(changed=False)
     assert stage.session(killed) is not None
     clock.advance(1.0)
@@ -368,10 +369,10 @@ def test_a_killed_worker_is_found_while_nothing_else_happens(service, stage, clo
 
 
 def test_a_killed_worker_is_found_between_two_reconciliations_while_there_is_work(make_service, stage, clock, killed):
-    stage.age_beat(killed, -3)
+    stage.age_beat(killed, -4)
     service, job = make_service(detection_interval=60.0), stage.job(1)
     assert service.tick() == 1
-    stage.age_beat(killed, 3)
+    stage.age_beat(killed, 4)
     clock.advance(0.1)
     service.tick(changed=False)
     assert stage.session(killed) is None

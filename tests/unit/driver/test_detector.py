@@ -65,9 +65,9 @@ def test_longer_silence_never_makes_a_worker_look_better(one, other):
 
 
 @pytest.mark.parametrize(
-    ("age_s", "expected"), [(0.0, Verdict.ALIVE), (2.0, Verdict.ALIVE), (2.1, Verdict.DEAD), (9.0, Verdict.DEAD)]
+    ("age_s", "expected"), [(0.0, Verdict.ALIVE), (3.0, Verdict.ALIVE), (3.1, Verdict.DEAD), (9.0, Verdict.DEAD)]
 )
-def test_who_is_silent_and_not_connected_is_dead_once_two_beats_are_missing(age_s, expected):
+def test_who_is_silent_and_not_connected_is_dead_once_three_beats_are_missing(age_s, expected):
     assert verdict(connected=False, beat_age_s=age_s) is expected
 
 
@@ -75,12 +75,34 @@ def test_what_is_closed_between_two_beats_says_nothing_of_a_hang():
     assert verdict(connected=False, running=1, stalled_s=61.0) is Verdict.HUNG
 
 
-@pytest.mark.parametrize(("interval_s", "after_s"), [(0.2, REPORT_S), (1.0, REPORT_S), (2.0, 4.0), (5.0, 10.0)])
+@pytest.mark.parametrize(("interval_s", "after_s"), [(0.2, REPORT_S), (0.5, REPORT_S), (1.0, 3.0), (5.0, 15.0)])
 def test_a_living_supervisor_has_the_time_to_say_why_its_worker_ended(interval_s, after_s):
-    limits = DetectorLimits(heartbeat_interval=interval_s)
+    limits = DetectorLimits(heartbeat_interval=interval_s, heartbeat_timeout=60.0)
     assert limits.presence_counts_after == after_s
     assert judge(session(beat_age_s=after_s), limits, connected=False) is not Verdict.DEAD
     assert judge(session(beat_age_s=after_s + 0.1), limits, connected=False) is Verdict.DEAD
+
+
+@pytest.mark.parametrize(
+    ("watch_age_s", "expected"), [(0.0, Verdict.SUSPECT), (3.0, Verdict.SUSPECT), (3.1, Verdict.DEAD)]
+)
+def test_of_whom_a_supervisor_watches_a_closed_connection_says_nothing(watch_age_s, expected):
+    watched_ms = 10_000 + int((3.5 - watch_age_s) * 1000)
+    assert verdict(connected=False, beat_age_s=3.5, beat_ms=10_000, watched_ms=watched_ms) is expected
+
+
+def test_nobody_watches_for_ever():
+    assert verdict(connected=False, beat_age_s=10.1, beat_ms=10_000, watched_ms=20_100) is Verdict.DEAD
+
+
+@pytest.mark.parametrize(
+    ("ages_s", "expected"),
+    [([], False), ([1.5], False), ([1.6], True), ([9.0, 1.5], False), ([9.0, 1.6], True)],
+)
+def test_all_are_silent_when_not_one_beats(ages_s, expected):
+    rows = [session(beat_age_s=age_s) for age_s in ages_s]
+    assert LIMITS.are_all_silent(rows) is expected
+    assert LIMITS.are_all_silent([*rows, session(state="dead")]) is expected
 
 
 ages = st.floats(0, 100)

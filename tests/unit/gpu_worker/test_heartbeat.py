@@ -5,6 +5,7 @@ import pytest
 
 from broker.errors import BrokerRefusedError, BrokerUnavailableError
 from broker.records import BeatAnswer, BeatReply, Heartbeat
+from gpu_worker import heartbeat as heartbeat_module
 from gpu_worker.heartbeat import Heart
 from tests.support.waiting import wait_until
 
@@ -52,6 +53,14 @@ def test_a_beat_reports_and_passes_on_the_reply(make_heart, replies):
     make_heart(pulse).step()
     assert pulse.beats == [REPORT]
     assert replies == [BeatAnswer(reply=BeatReply.DRAIN, recalled=2)]
+
+
+def test_after_a_beat_that_failed_the_next_does_not_wait_for_the_interval(make_heart, replies, monkeypatch):
+    monkeypatch.setattr(heartbeat_module, "RETRY_S", 0.01)
+    heart = make_heart(FakePulse(BrokerUnavailableError("down"), BrokerUnavailableError("down"), GO_ON), 600.0)
+    heart.start()
+    wait_until(lambda: replies, what="the beat after the outage")
+    assert replies == [GO_ON]
 
 
 @pytest.mark.parametrize("kind", [BrokerUnavailableError, BrokerRefusedError])

@@ -1,5 +1,6 @@
 """What the supervisor decides, with a child and a heartbeat table that do as the test says. No process is started."""
 
+import itertools
 import logging
 
 import pytest
@@ -59,6 +60,7 @@ class FakeSessions:
         self.opened = []
         self.beats = []
         self.ends = []
+        self.watched_s = []
         self.now_state = "ready"
         self.down = False
 
@@ -78,7 +80,9 @@ class FakeSessions:
             raise BrokerUnavailableError("down")
         return f"session of {worker}"
 
-    def state(self, session_id):
+    def watch(self, session_id, instance):
+        assert instance == self.opened[0][1]
+        self.watched_s.append(self._clock.now_s())
         return self.now_state
 
     def expire(self, session_id, cause, reason, *, instance):
@@ -132,6 +136,13 @@ def scene(monkeypatch):
 def test_a_worker_that_was_drained_ends_the_supervisor(scene):
     assert scene.plays((5, 0)).run() == 0
     assert scene.sessions.ends == [("session of gpu0@host", Cause.STOPPED, "its process ended with exit code 0")]
+
+
+def test_while_its_worker_runs_the_supervisor_says_every_second_that_it_is_there(scene):
+    scene.plays((5, 0)).run()
+    times_s = scene.sessions.watched_s
+    assert len(times_s) >= 5
+    assert all(later - earlier <= 1.2 for earlier, later in itertools.pairwise(times_s))
 
 
 def test_a_crash_is_reported_at_once_and_the_worker_restarted(scene):
