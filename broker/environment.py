@@ -127,6 +127,23 @@ def load(kind: type[SettingsT], environ: Mapping[str, str], overrides: Mapping[s
     return kind(**values)
 
 
+def refuse_wrong_types(settings: msgspec.Struct) -> None:
+    """Refuse values of another type than their setting's: who makes settings in Python is not checked by anybody else.
+
+    Raises:
+        ConfigurationError: lists every one.
+    """
+    problems: list[str] = []
+    for field in msgspec.structs.fields(type(settings)):
+        try:
+            msgspec.convert(getattr(settings, field.name), field.type)
+        except msgspec.ValidationError as error:
+            reason = str(error)
+            problems.append(f"{field.name}: {reason[0].lower()}{reason[1:]}")  # the value may hold a password
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+
+
 def not_finite(settings: msgspec.Struct) -> list[str]:
     """What to say of each setting that is infinite or no number: such a time never comes, and no comparison sees it."""
     values = msgspec.structs.asdict(settings)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from broker.environment import load, not_finite
+from broker.environment import load, not_finite, refuse_wrong_types
 from broker.errors import ConfigurationError
 
 DEFAULT_PORT = 6397
@@ -34,6 +34,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work together, all at once."""
+        refuse_wrong_types(self)
         problems = not_finite(self)
         if wrong := _url_problem(self.broker_url):
             problems.append(f"broker_url={self.masked_url!r}: {wrong}")
@@ -86,7 +87,10 @@ def _url_problem(url: str) -> str | None:
         return f"no valid URL: {'the port is not a number' if 'cast' in reason else reason[0].lower() + reason[1:]}"
     if parts.scheme not in SCHEMES:
         return f"must start with {' or '.join(f'{scheme}://' for scheme in SCHEMES)}"
-    return "no valid URL: port 0 cannot be reached" if port == 0 else None
+    if port == 0:
+        return "no valid URL: port 0 cannot be reached"
+    database = parts.path.strip("/")  # what is no number, redis-py takes for 0 without a word
+    return None if database.isdecimal() or not database else "no valid URL: the database behind the / is not a number"
 
 
 def load_broker_settings(environ: Mapping[str, str] | None = None, **overrides: Any) -> BrokerSettings:

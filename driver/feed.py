@@ -55,6 +55,7 @@ class JobFeed:
             BrokerUnavailableError: Redis does not answer; what was added before is kept.
             QueueFullError: a limit is reached, and it was not told to wait, or not so long; what was added is kept.
             ExceedsLimitError: a request is larger than a limit: it can never be taken.
+            InvalidRequestError: one of them is no `Request`.
         """
         for run in runs(requests):
             rest = run

@@ -9,6 +9,7 @@ from typing import TypeVar
 from broker.bounds import parse_bounds
 from broker.clock import SystemClock
 from broker.embedded import EmbeddedServer
+from broker.errors import ConfigurationError
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
 from driver import availability
@@ -124,7 +125,10 @@ class Installation:
             folder = self._server.folder / "logs"  # goes with the server's, also when this process is killed
         else:
             folder = self._own_log_folder = Path(tempfile.mkdtemp(prefix="stoker-logs-"))
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigurationError(f"the logs cannot be kept in {folder}: a file is in its place") from error
         return folder
 
     def _environment(self, broker: BrokerSettings) -> dict[str, str]:

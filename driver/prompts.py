@@ -45,8 +45,11 @@ def requests_one_by_one(prompts: Iterable[Prompt | Request], params: SamplingPar
     Raises:
         InvalidRequestError: the prompts are one string; later, a prompt cannot be run, and its place is named.
     """
-    if isinstance(prompts, str):
+    given: Any = prompts
+    if isinstance(given, str):
         raise InvalidRequestError("prompts must be prompts, not one string: run([prompt])")
+    if not isinstance(given, Iterable):
+        raise InvalidRequestError(f"prompts must be prompts, not {shown(given)}")
     return (_checked(prompt, params or SamplingParams(), place) for place, prompt in enumerate(prompts))
 
 

@@ -3,11 +3,14 @@
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
 from broker.costs import estimated_prompt_tokens
+from broker.errors import InvalidRequestError
 from broker.messages import Request
+from broker.parameters import shown
 
 RUN_REQUESTS = 256
 RUN_BYTES = 1 << 20  # estimated
@@ -39,6 +42,9 @@ def next_run(
 
 def _repeatable(request: Request) -> Request:
     """A request that streams, with a seed: after a death its text must come again as it was given to its readers."""
+    given: Any = request
+    if not isinstance(given, Request):
+        raise InvalidRequestError(f"what is added to an open job is a Request, not {shown(given)}")
     params = request.params
     if not request.stream or params.temperature == 0 or params.seed is not None:
         return request

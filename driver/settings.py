@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from broker.bounds import parse_bounds
-from broker.environment import load, not_finite
+from broker.bounds import WORKER_LIMIT, parse_bounds
+from broker.environment import load, not_finite, refuse_wrong_types
 from broker.errors import ConfigurationError, InvalidRequestError
 from broker.records import Policy
 
@@ -69,6 +69,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, all at once."""
+        refuse_wrong_types(self)
         problems = [
             f"{name}={getattr(self, name):g} must be above 0" for name in ABOVE_ZERO if not getattr(self, name) > 0
         ]
@@ -84,6 +85,8 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
             if getattr(self, name) < least
         ]
+        if self.initial_worker_count > WORKER_LIMIT:
+            problems.append(f"initial_worker_count={self.initial_worker_count} must be at most {WORKER_LIMIT}")
         if self.max_batch_delay < 0:
             problems.append(f"max_batch_delay={self.max_batch_delay:g} must not be negative")
         try:

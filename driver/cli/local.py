@@ -21,6 +21,8 @@ def refuse_beside_local(context: typer.Context, *, local: bool) -> None:
     """Refuse what would mean nothing with `--local`, or without it."""
     if local:
         refuse_ignored(context, "broker", why="--local brings its own broker; leave one of them out")
+        if context.params.get("workers") == 0:
+            raise typer.BadParameter("nobody else can work for the broker that --local brings", param_hint="--workers")
     else:
         why = "it says what --local starts; give --local too, or leave it out"
         refuse_ignored(context, "workers", "engine", "log_folder", why=why)

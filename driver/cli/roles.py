@@ -33,8 +33,8 @@ def driver(
     from driver.service import DriverService  # brings Celery, which no other command should wait for
 
     logging.getLogger("driver").setLevel(logging.INFO)
-    store = Store(load_broker_settings(broker_url=broker)).check()
     settings = load_driver_settings(batch_size=batch_size, autoscale=autoscale, scale_command=scale_command)
+    store = Store(load_broker_settings(broker_url=broker)).check()
     service = DriverService(store, settings, SystemClock(), command_scaler(settings))
     loop = Background("driver", service.run, service.stop)
     for number in STOP_SIGNALS:

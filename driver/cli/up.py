@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from broker.settings import DEFAULT_PORT
+from broker.settings import DEFAULT_PORT, DEFAULT_URL
 from driver.cli.options import Autoscale, Broker, Engine, LogFolder, Model, Workers
 from driver.cli.signals import ignore_interrupts, interrupt_once
 from driver.settings import load_driver_settings
@@ -52,7 +52,8 @@ def up(
         typer.echo(f"logs     {driver.log_folder}")
         typer.echo(f"loading  {settings.model} in {settings.autoscale or workers} worker(s) …")
         driver.wait_until_ready()
-        typer.echo("ready    try: stoker generate 'Name three colours.'   (Ctrl-C stops everything)")
+        place = "" if driver.broker_url == DEFAULT_URL else f"--broker {driver.client.store.settings.masked_url} "
+        typer.echo(f"ready    try: stoker generate {place}'Name three colours.'   (Ctrl-C stops everything)")
         while True:
             driver.check()
             time.sleep(CHECK_S)

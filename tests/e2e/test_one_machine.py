@@ -84,7 +84,7 @@ def test_ten_starts_and_stops_leave_nothing(alone):
 
 def test_ctrl_c_ends_stoker_up_and_all_that_it_started(alone, start, port):
     up = start("up", "--workers", "2", "--port", str(port))
-    wait_until(lambda: "ready    try: stoker generate" in up.log)
+    wait_until(lambda: f"ready    try: stoker generate --broker redis://127.0.0.1:{port}/0 '" in up.log)
 
     up.send(signal.SIGINT)
 

@@ -96,3 +96,21 @@ def test_a_password_is_masked_wherever_it_stands(url, masked):
 def test_a_time_that_never_comes_is_refused(name, value):
     with pytest.raises(ConfigurationError, match=f"{name}={value} must be finite"):
         BrokerSettings(**{name: float(value)})
+
+
+def test_a_url_of_another_type_is_refused_and_not_shown():
+    with pytest.raises(ConfigurationError, match="broker_url: expected `str`, got `bytes`") as caught:
+        BrokerSettings(broker_url=b"redis://:secret@host/0")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/0", "/15", "/0?ssl_cert_reqs=none"])
+def test_a_url_may_name_a_database_by_its_number(path):
+    assert BrokerSettings(broker_url=f"rediss://host{path}").broker_url.endswith(path)
+
+
+@pytest.mark.parametrize("path", ["/abc", "/0/1", "/-1"])
+def test_one_that_is_no_number_is_refused(path):
+    """redis-py would take it for database 0."""
+    with pytest.raises(ConfigurationError, match="the database behind the / is not a number"):
+        BrokerSettings(broker_url=f"redis://host{path}")

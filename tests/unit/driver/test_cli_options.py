@@ -47,6 +47,7 @@ def test_a_share_that_is_none_is_refused(options, said):
         ("batch", "in", "out", "--engine", "simulated"),
         ("batch", "in", "out", "--log-folder", "x"),
         ("batch", "in", "out", "--local", "--broker", "redis://h"),
+        ("batch", "in", "out", "--local", "--workers", "0"),
         ("generate", "x", "--engine", "simulated"),
         ("generate", "x", "--local", "--broker", "redis://h"),
         ("generate", "x", "--raw", "--system", "Be brief."),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from driver import Driver
+from broker.errors import ConfigurationError
+from driver import Driver, DriverSettings
 from driver.errors import DriverStateError
 
 
@@ -28,3 +29,15 @@ def test_after_its_stop_it_says_so(use):
     driver.stop()
     with pytest.raises(DriverStateError, match="was stopped"):
         use(driver)
+
+
+def test_a_port_for_a_broker_that_is_given_is_refused():
+    with pytest.raises(ConfigurationError, match="port=6397"):
+        Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), port=6397)
+
+
+def test_logs_cannot_be_kept_in_a_file(tmp_path):
+    """Found before any worker is started."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="a file is in its place"):
+        Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), log_folder=tmp_path / "file").start()

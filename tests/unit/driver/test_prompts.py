@@ -4,7 +4,7 @@ import pytest
 from broker.chat import ChatMessage
 from broker.errors import InvalidRequestError
 from broker.messages import Request, SamplingParams
-from driver.prompts import as_requests
+from driver.prompts import as_requests, requests_one_by_one
 
 TURN = {"role": "user", "content": "hi"}
 PARAMS = SamplingParams(max_tokens=3)
@@ -89,6 +89,12 @@ def test_what_was_wrong_is_shown_but_not_at_length():
         as_requests([["x" * 1000, 1]], None)
     assert len(str(caught.value)) < 250
     assert "…" in str(caught.value)
+
+
+@pytest.mark.parametrize("prompts", ["text", 5, None])
+def test_what_is_no_row_of_prompts_is_refused_before_the_first(prompts):
+    with pytest.raises(InvalidRequestError, match="prompts must be prompts"):
+        requests_one_by_one(prompts, None)
 
 
 def test_all_prompts_of_a_call_may_stream():

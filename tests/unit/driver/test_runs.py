@@ -1,5 +1,6 @@
 import pytest
 
+from broker.errors import InvalidRequestError
 from driver.runs import RUN_BYTES, RUN_REQUESTS, SLOW_S, runs
 from tests.support.clock import FakeClock
 from tests.support.stage import request
@@ -52,3 +53,9 @@ def test_nothing_is_waited_for_before_what_is_there_has_gone(clock):
 
     seen = [(len(run), len(asked)) for run in runs(prompts(), clock.now_s)]
     assert seen == [(1, 1), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("given", [["a text"], "text", [{"prompt": "x"}]])
+def test_what_is_no_request_is_refused(given):
+    with pytest.raises(InvalidRequestError, match="is a Request, not"):
+        list(runs(given))

@@ -97,3 +97,13 @@ def test_models_to_switch_have_a_name_and_a_place():
     settings = DriverSettings(switch_models="small, large=/models/a=b")
     assert models_to_switch(settings) == {"small": "small", "large": "/models/a=b"}
     assert models_to_switch(DriverSettings()) == {}
+
+
+def test_values_of_another_type_are_refused_together():
+    with pytest.raises(ConfigurationError, match=r"^model: expected `str`, got `int`; initial_worker_count: expected"):
+        DriverSettings(model=5, initial_worker_count="2")
+
+
+def test_more_workers_than_there_may_be_are_not_begun_with():
+    with pytest.raises(ConfigurationError, match="initial_worker_count=10001 must be at most 10000"):
+        DriverSettings(initial_worker_count=10_001)
