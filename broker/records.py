@@ -257,38 +257,25 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: str = "{}"  # JSON; for people, never for decisions
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the heartbeat table; ages are by the server's clock."""
+class Session(Heartbeat, frozen=True, kw_only=True):
+    """A row of the heartbeat table: what the worker said last, and what others know; ages are by the server's clock.
+
+    Others set `state` and `reason` too, once it is dead.
+    """
 
     id: str
     worker: str
     epoch: int
-    state: str
     instance: str = ""  # the life of the supervisor that it belongs to
     host: str = ""
     pid: int = 0
     device: str = ""
-    reason: str = ""  # why it is dead, or set aside
     cause: str = ""  # why it is dead, as a word: see Cause
     opened_ms: int = 0
     inhand_requests: int = 0
     inhand_tokens: int = 0
     isolated: int = 0  # batches of suspects in hand
     drain: int = 0
-    model: str = ""
-    slots: int = 0
-    kv_tokens: int = 0
-    context_tokens: int = 0
-    prefill_tokens_per_s: float = 0.0  # as measured when it started; 0 while unknown
-    decode_tokens_per_s: float = 0.0  # of a full batch
-    max_batches: int = 0
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    generated_tokens: int = 0
-    given_back: int = 0  # requests that it had not begun, to idle workers
-    connection: str = ""  # by which its beats come; "" for not known
-    telemetry: str = "{}"
     watched_ms: int = 0  # when its supervisor last said that it is there
     progress_ms: int = 0  # when the engine last made a step, or had nothing to do
     beat_ms: int = 0
