@@ -47,6 +47,8 @@ def _result(record: JobRecord, stream: OutputStream) -> Any:
         size += len(output.text)
         if size > MAX_BYTES:
             return _summary(record)
+        if len(outputs) == record.submitted:
+            break  # nothing more can come
     if len(outputs) < record.submitted:
         return _summary(record)
     return [msgspec.to_builtins(output) for output in sorted(outputs, key=lambda output: output.index)]

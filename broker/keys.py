@@ -65,6 +65,7 @@ class Keys:
         self.sharing = f"{namespace}:sharing"
         self.sessions = f"{namespace}:sessions"
         self.wake = f"{namespace}:wake"
+        self.urgent = f"{namespace}:urgent"
         self.quarantine = f"{namespace}:quarantine"
         self.quarantine_times = f"{namespace}:quarantine:times"
         self.leader = f"{namespace}:leader"

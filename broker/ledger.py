@@ -63,7 +63,7 @@ class Ledger:
         """
         deadline_ms = 0 if deadline_s is None else max(1, int(deadline_s * 1000))
         args: list[Any] = [job_id, model, priority, offset, int(last), deadline_ms, user, *announced, weight]
-        args += submission.fields(requests)
+        args += [self._keys.urgent, *submission.fields(requests)]
         reply = self._scripts.run("submit", ledger_keys.submit(self._keys, job_id), args)
         if isinstance(reply, list):
             raise submission.refusal(reply).error(user)

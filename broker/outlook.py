@@ -1,6 +1,7 @@
-"""What a leader looks at before it decides: who leads, the server's time, the heartbeat table, and what must not run.
+"""What a leader looks at before it decides: who leads, the server's time, who works, what waits, what must not run.
 
-One round trip, as long as no worker has come since the last look: a request that comes to an idle system waits for it.
+One round trip, as long as no worker or job has come since the last look: a request that comes to an idle system waits
+for it.
 """
 
 from typing import Any
@@ -9,8 +10,9 @@ import msgspec
 
 from broker.connection import RedisClient, broker_errors
 from broker.keys import Keys
-from broker.records import Session
+from broker.records import Session, WaitingChanges
 from broker.sessions import Sessions, session_rows
+from broker.waiting import WaitingJobs
 
 STOPPING_PAGE = 64
 
@@ -22,16 +24,18 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     sessions: list[Session]
     stopping: set[str]  # jobs that are cancelled or past their deadline
+    changes: WaitingChanges  # since the last look: each is given once
 
 
 class Lookout:
     """Looks, and remembers which workers there are."""
 
-    def __init__(self, client: RedisClient, keys: Keys, url: str, sessions: Sessions) -> None:
+    def __init__(self, client: RedisClient, keys: Keys, url: str, sessions: Sessions, waiting: WaitingJobs) -> None:
         self._redis = client
         self._keys = keys
         self._url = url
         self._sessions = sessions
+        self._waiting = waiting
         self._known: list[bytes] = []
 
     def look(self) -> Outlook:
@@ -43,12 +47,14 @@ class Lookout:
         known, keys = self._known, self._keys
         with broker_errors(self._url):
             pipeline = self._redis.pipeline(transaction=False)
+            pipeline.delete(keys.wake)  # whatever it was, this look sees it
+            self._waiting.queue(pipeline)
             pipeline.get(keys.leader)
             pipeline.time()
             pipeline.zrange(keys.stopping, 0, STOPPING_PAGE - 1, withscores=True)
             pipeline.zrange(keys.sessions, 0, -1, withscores=True)
             self._sessions.queue_records(pipeline, known)
-            leader, (seconds, micros), stopping, beats, *replies = pipeline.execute()
+            _, count, entries, leader, (seconds, micros), stopping, beats, *replies = pipeline.execute()
             found = dict(zip(known, zip(replies[::2], replies[1::2], strict=True), strict=True))
             self._known = [session_id for session_id, _ in beats]
             new = [session_id for session_id in self._known if session_id not in found]
@@ -62,6 +68,7 @@ class Lookout:
             now_ms=now_ms,
             sessions=session_rows([(beat, *found[session_id]) for session_id, beat in beats], now_ms),
             stopping=self._stopping(stopping, now_ms),
+            changes=self._waiting.take(count, entries),
         )
 
     def _stopping(self, page: list[tuple[bytes, float]], now_ms: int) -> set[str]:

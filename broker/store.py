@@ -3,6 +3,7 @@
 from typing import Self
 
 from broker.backlog import Backlogs
+from broker.bell import Bell
 from broker.clock import Clock
 from broker.connection import RedisClient, broker_errors, connect
 from broker.errors import BrokerUnavailableError, ConfigurationError
@@ -50,9 +51,13 @@ class Store:
         """A driver's claim to lead."""
         return Leadership(self.redis, self.keys, self.url, token, lease_s)
 
-    def lookout(self) -> Lookout:
+    def lookout(self, waiting: WaitingJobs) -> Lookout:
         """A leader's look at all of it."""
-        return Lookout(self.redis, self.keys, self.url, self.sessions)
+        return Lookout(self.redis, self.keys, self.url, self.sessions, waiting)
+
+    def bell(self) -> Bell:
+        """What rings for a leader that rests."""
+        return Bell(self.redis, self.keys, self.url)
 
     def presence(self, clock: Clock) -> Presence:
         """A leader's question which connections are closed."""

@@ -10,6 +10,7 @@ from broker.connection import RedisClient, broker_errors
 from broker.keys import Keys
 from broker.queries import Queries
 from broker.records import WaitingChanges
+from broker.results import Entries
 
 MOST_CHANGES = 10_000  # read at once; with more, reading all is cheaper
 
@@ -37,9 +38,17 @@ class WaitingJobs:
         """
         with broker_errors(self._url):
             pipeline = self._redis.pipeline(transaction=True)
-            pipeline.zcard(self._keys.waiting)
-            pipeline.xrange(self._keys.waiting_changes, self._position or "-", count=MOST_CHANGES)
+            self.queue(pipeline)
             count, entries = pipeline.execute()
+        return self.take(count, entries)
+
+    def queue(self, pipeline: RedisClient) -> None:
+        """Ask, together with others, for what `take` needs: two replies. The two commands must stay together."""
+        pipeline.zcard(self._keys.waiting)
+        pipeline.xrange(self._keys.waiting_changes, self._position or "-", count=MOST_CHANGES)
+
+    def take(self, count: int, entries: Entries) -> WaitingChanges:
+        """As `read`, given how many wait and the changes that there are."""
         if self._position and 0 < len(entries) < MOST_CHANGES and entries[0][0] == self._position:
             joined, left = _sum(fields for _, fields in entries[1:])
             # What is counted otherwise than it was noted was changed by somebody who takes no notes.

@@ -14,27 +14,34 @@
 --      20 cache times  21 sharing  22 changes of waiting
 -- ARGV 1 job id  2 model  3 priority  4 offset  5 last (0|1)  6 deadline in ms from now (0 for none; counts at
 --      creation only)  7 user  8 announced requests and 9 tokens of the whole job (0 for none; count at creation only)
---      10 weight  11 packed list with the costs of each request (tokens that it may occupy, those of them that are its
---      prompt, and a number for how the prompt begins, parted by spaces)  12 the digest of each, of all that its text
---      follows from, one behind the other, zeros for none; '' where none has one  then, for each request: payload
+--      10 weight  11 the channel that is told of urgent requests  12 packed list with the costs of each request
+--      (tokens that it may occupy, those of them that are its prompt, and a number for how the prompt begins, parted by
+--      spaces)  13 the digest of each, of all that its text follows from, one behind the other, zeros for none; ''
+--      where none has one  then, for each request: payload
 -- Returns requests submitted so far; -1 when the job is unknown or already sealed with fewer requests; when refused
 -- {requests of the run that would fit, limit, its value, counted now, wanted, requests and tokens of whom it is for,
 -- tokens of all, estimated tokens settled per second ('0' when unknown)}.
 
-local PAYLOADS = 12 -- arguments before the first
+local PAYLOADS = 13 -- arguments before the first
 local PIECE = 2000 -- values for one call, as Lua can give a command so many
 local MAX_FOLLOWERS = 10000 -- of one request, so that its commit does not hold up Redis for long
 local SPEED_MEMORY_MS = 30000 -- as in commit
+local PRIORITY_PLACES = 10000000000000 -- more than any time in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local offset, last = tonumber(ARGV[4]), ARGV[5] == '1'
 local count = #ARGV - PAYLOADS
-local costs = ARGV[11] == '' and {} or cmsgpack.unpack(ARGV[11])
-local digest_bytes = #ARGV[12] / math.max(count, 1)
+local costs = ARGV[12] == '' and {} or cmsgpack.unpack(ARGV[12])
+local digest_bytes = #ARGV[13] / math.max(count, 1)
 local no_digest = string.rep('\0', digest_bytes)
 local function digest_of(i)
-  local digest = string.sub(ARGV[12], (i - 1) * digest_bytes + 1, i * digest_bytes)
+  local digest = string.sub(ARGV[13], (i - 1) * digest_bytes + 1, i * digest_bytes)
   return digest ~= no_digest and digest
+end
+
+-- Of a place in `waiting`: the lower, the higher is the priority.
+local function class_of(place)
+  return math.floor(place / PRIORITY_PLACES)
 end
 
 local function in_pieces(command, key, values)
@@ -152,7 +159,7 @@ if is_new then
     'submitted', 0, 'done', 0, 'failed', 0, 'dropped', 0, 'prompt_tokens', 0, 'completion_tokens', 0,
     'created_ms', now, 'touched_ms', now, 'finished_ms', 0, 'cancelled', 0, 'user', user, 'weight', ARGV[10],
     'deadline_ms', string.format('%.0f', deadline),
-    'place', string.format('%.0f', now - ARGV[3] * 10000000000000))
+    'place', string.format('%.0f', now - ARGV[3] * PRIORITY_PLACES))
   redis.call('ZADD', KEYS[5], now, ARGV[1])
   if deadline > 0 then redis.call('ZADD', KEYS[9], string.format('%.0f', deadline), ARGV[1]) end
 end
@@ -209,6 +216,12 @@ if redis.call('EXISTS', KEYS[4]) == 1 then
   local place = redis.call('HMGET', KEYS[1], 'place', 'model')
   if redis.call('ZADD', KEYS[8], place[1], ARGV[1] .. ' ' .. place[2]) == 1 then
     redis.call('XADD', KEYS[22], 'MAXLEN', '~', 10000, '*', ARGV[1], 1)
+  end
+  -- Whoever is of the highest class that waits, while others of a lower one do, is not kept waiting by a driver's rest.
+  local first = redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', KEYS[8], -1, -1, 'WITHSCORES')[2]
+  if #new_pending > 0 and class_of(place[1]) == class_of(first) and class_of(first) < class_of(last) then
+    redis.pcall('PUBLISH', ARGV[11], 1) -- who may not, waits for the rest
   end
 end
 

@@ -34,8 +34,10 @@ def text_key(prompt_ids: Sequence[int], params: SamplingParams) -> bytes:
 
 def next_token(key: bytes, place: int, without: Collection[int] = ()) -> int:
     """The token at a place of the answer, from 0; not one of those that it must be without."""
-    tries = (_number(key + place.to_bytes(8, "little") + b"!" * again) for again in itertools.count())
-    return next(token for token in tries if token not in without)
+    data = key + place.to_bytes(8, "little")
+    while (token := _number(data)) in without:
+        data += b"!"
+    return token
 
 
 def decode(token_ids: Sequence[int]) -> str:

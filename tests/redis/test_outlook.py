@@ -6,7 +6,7 @@ from tests.support.stage import LEADER
 
 @pytest.fixture
 def lookout(stage):
-    return stage.store.lookout()
+    return stage.store.lookout(stage.store.waiting())
 
 
 def test_it_says_who_leads_and_what_time_it_is(stage, lookout):
@@ -38,6 +38,7 @@ def test_it_sees_the_heartbeat_table(stage, lookout):
 
 def test_a_steady_table_takes_one_round_trip(stage, lookout, monkeypatch):
     stage.worker()
+    stage.job(1)
     lookout.look()
     executions = []
     pipeline = stage.redis.pipeline
@@ -50,7 +51,7 @@ def test_a_steady_table_takes_one_round_trip(stage, lookout, monkeypatch):
 
     monkeypatch.setattr(stage.redis, "pipeline", counting)
     lookout.look()
-    assert executions == [6]
+    assert executions == [9]
 
 
 def test_it_sees_a_beat_at_once(stage, lookout):
@@ -69,3 +70,20 @@ def test_it_sees_what_must_not_run(stage, lookout, monkeypatch, page):
     over = stage.job(1, deadline_s=60)
     stage.redis.zincrby(stage.keys.stopping, -61_000, over)
     assert lookout.look().stopping == {*cancelled, over}
+
+
+def test_it_sees_each_change_of_what_waits_once(stage, lookout):
+    first = stage.job(1)
+    assert [job.id for job in lookout.look().changes.joined] == [first]
+    second = stage.job(1)
+    stage.commit("", first, "", [0])
+    look = lookout.look()
+    assert ([job.id for job in look.changes.joined], look.changes.left) == ([second], {first})
+    look = lookout.look()
+    assert (look.changes.joined, look.changes.left) == ((), frozenset())
+
+
+def test_it_takes_the_wake_up_for_what_it_sees(stage, lookout):
+    stage.job(1)
+    lookout.look()
+    assert not stage.wakes()

@@ -5,9 +5,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from broker.bell import Bell
 from broker.errors import BrokerUnavailableError
 from broker.queries import Queries
 from broker.states import WorkerState
+from driver import pace
 from driver.lease import LEASE_S
 from driver.service import LEAD_S, DriverService
 from driver.settings import DriverSettings
@@ -180,15 +182,15 @@ def test_the_lease_is_renewed_long_before_its_end_and_not_at_every_tick(
     [(0.004, 0.0, 0.004), (0.004, 0.003, 0.001), (0.004, 0.005, None), (0.5, 0.0, 0.01)],
 )
 def test_while_a_worker_is_full_it_rests_after_a_tick_as_long_as_that_took(
-    service, stage, clock, monkeypatch, tick_s, change_after_s, rest_s
+    service, stage, store, clock, monkeypatch, tick_s, change_after_s, rest_s
 ):
     stage.worker(slots=4)
     stage.job(20)
     service.tick()
     rests = []
-    monkeypatch.setattr(service._store.queries, "wait_for_change", lambda timeout_s: clock.advance(change_after_s))
+    monkeypatch.setattr(store.queries, "wait_for_change", lambda timeout_s: clock.advance(change_after_s))
     with monkeypatch.context() as patch:
-        patch.setattr(service._stopped, "wait", rests.append)
+        patch.setattr(Bell, "wait", lambda bell, timeout_s: rests.append(timeout_s))
         started_s = clock.now_s()
         clock.advance(tick_s)
         service._wait(started_s)
@@ -196,7 +198,7 @@ def test_while_a_worker_is_full_it_rests_after_a_tick_as_long_as_that_took(
 
 
 @pytest.mark.parametrize(("count", "rests"), [(0, False), (4, False), (5, True), (20, True)])
-def test_who_comes_to_free_workers_waits_for_no_rest(service, stage, monkeypatch, count, rests):
+def test_who_comes_to_free_workers_waits_for_no_rest(service, stage, store, monkeypatch, count, rests):
     """Four slots, and one more request that waits at the worker."""
     stage.worker(slots=4)
     if count:
@@ -204,11 +206,31 @@ def test_who_comes_to_free_workers_waits_for_no_rest(service, stage, monkeypatch
     waits = []
     for _ in range(2):
         service.tick()
-        monkeypatch.setattr(service._store.queries, "wait_for_change", lambda timeout_s: None)
+        monkeypatch.setattr(store.queries, "wait_for_change", lambda timeout_s: None)
         with monkeypatch.context() as patch:
-            patch.setattr(service._stopped, "wait", waits.append)
+            patch.setattr(Bell, "wait", lambda bell, timeout_s: waits.append(timeout_s))
             service._wait(service._clock.now_s() - 0.004)
     assert waits == ([pytest.approx(0.004)] * 2 if rests else [])
+
+
+def test_a_rest_is_cut_short_by_who_ranks_before_those_that_wait(service, stage, store, monkeypatch):
+    """It comes after the leader has looked."""
+    monkeypatch.setattr(pace, "MAX_REST_S", 10.0)
+    wait, heard = Bell.wait, []
+    monkeypatch.setattr(Bell, "wait", lambda bell, timeout_s: heard.append(wait(bell, timeout_s)))
+    session = stage.worker(slots=4)
+    first = stage.job(20)
+    service.tick()
+    service._wait(service._clock.now_s() - 0.001)  # it listens from now on
+    (batch,) = stage.queries.batches(session)
+    stage.commit(batch.id, first, session, [0])
+    monkeypatch.setattr(store.queries, "wait_for_change", lambda timeout_s: stage.job(1, priority=1))
+    service._wait(service._clock.now_s() - 60.0)
+    assert heard == [False, True]
+    service.tick()
+    assert stage.pending(first)[:1] == [5]
+    assert store.queries.pending_count(first) == 15
+    assert [row.inhand_requests for row in stage.sessions.table()] == [5]
 
 
 def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):

@@ -1,6 +1,6 @@
 import pytest
 
-from driver.silence import ServerTime, Silence
+from driver.silence import ServerTime, Silence, Silences
 from tests.support.clock import FakeClock
 
 
@@ -39,3 +39,34 @@ def test_only_a_jump_of_the_server_clock_is_one(clock):
         clock.advance(seconds)
         jumps.append(server.jump_s(now_ms))
     assert jumps == [0.0, 0.0, 60.0, 0.0, -7.0]
+
+
+def counting(silences):
+    return (silences.of_workers.counts, silences.absence_of_workers.counts, silences.of_clients.counts)
+
+
+@pytest.fixture
+def silences(clock):
+    return Silences(clock, of_workers_s=10.0, of_clients_s=60.0)
+
+
+def test_everybody_is_forgiven_together(silences):
+    assert counting(silences) == (True, True, True)
+    silences.forgive()
+    assert counting(silences) == (False, False, False)
+
+
+def test_a_restart_of_redis_says_nothing_against_absence(silences):
+    silences.mind_restart(9)
+    assert counting(silences) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("ours_s", "servers_s", "counts"), [(5.0, 5.0, True), (5.1, 5.1, False), (0.0, 5.1, False), (5.1, 0.0, False)]
+)
+def test_who_stands_still_for_half_of_the_time_hears_nobody(silences, clock, ours_s, servers_s, counts):
+    silences.mind_stall(1_000)
+    silences.note_end_of_look()
+    clock.advance(ours_s)
+    silences.mind_stall(int(1_000 + servers_s * 1000))
+    assert counting(silences) == (counts, counts, counts)
