@@ -178,16 +178,17 @@ class Ledger:
         args = [batch_id, session_id, int(count_attempt), job_id, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
 
-    def recall(self, token: str, session_id: str, order_id: str, count: int) -> bool:
-        """Ask a session to give back so many requests that it has not begun; it learns so at its next beat.
+    def recall(self, token: str, session_id: str, order_id: str, count: int, *, begun: bool = False) -> bool:
+        """Ask a session to give back so many requests, those that it has not begun; it learns so at its next beat.
 
-        False when it is gone, or was given this order before.
+        Where these are fewer, and `begun`, others too with their tokens so far. False when the session is gone, or was
+        given this order before.
 
         Raises:
             NotLeaderError: `token` does not hold the lead.
         """
         keys = [self._keys.leader, self._keys.session(session_id).record]
-        asked = int(self._scripts.run("recall", keys, [token, order_id, count]))
+        asked = int(self._scripts.run("recall", keys, [token, order_id, count, int(begun)]))
         if asked < 0:
             raise NotLeaderError
         return asked == 1

@@ -230,10 +230,14 @@ class BeatReply(StrEnum):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to a beat, and how many requests that have not begun the leader wants back for idle workers."""
+    """The reply to a beat, and how many requests the leader wants back for others.
+
+    First come those that have not begun; of the others only where it says so.
+    """
 
     reply: BeatReply
     recalled: int = 0
+    begun: bool = False
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,7 +256,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
-    given_back: int = 0  # requests, to idle workers, as the leader has asked
+    given_back: int = 0  # requests, for other workers, as the leader has asked
     connection: str = ""  # by which the beats come, if by one that is theirs alone: see presence
     telemetry: str = "{}"  # JSON; for people, never for decisions
 

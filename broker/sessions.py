@@ -55,9 +55,9 @@ class Sessions:
         session = self._keys.session(session_id)
         flat = [part for item in msgspec.structs.asdict(heartbeat).items() for part in item]
         keys = [session.record, self._keys.sessions, self._keys.worker(worker), self._keys.wake]
-        code, recalled = self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat])
+        code, recalled, begun = self._scripts.run("beat", keys, [session_id, NAME_TTL_S, *flat])
         reply = BeatReply.FENCED if code < 0 else BeatReply.DRAIN if code else BeatReply.GO_ON
-        return BeatAnswer(reply=reply, recalled=recalled)
+        return BeatAnswer(reply=reply, recalled=recalled, begun=begun == 1)
 
     def expire(
         self,

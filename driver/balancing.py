@@ -1,83 +1,28 @@
-"""Which workers should give back what they have not begun, as others would end it clearly sooner. Pure.
+"""Which workers should give back what they hold, as others would end it clearly sooner. Pure.
 
-What goes to a worker's window goes there on an estimate: a worker may turn out slow or short of memory, or be asked to
-drain, while others run dry. Only then is work moved, no more than these others can run at once, and calmly: an order
-needs a queue that lasts, no model has a second one until the first can have shown, and what has moved then runs.
+Work goes to a worker on an estimate: it may turn out slow or short of memory, or be asked to drain, while others run
+dry. Only then is work moved, no more than these others can run at once, and calmly: first what has not begun; what runs
+only from one that is much slower than those which were seen at work. When an order was given is in `balance_memory`.
 """
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 
-import msgspec
+from driver.snapshot import Recall, WorkerView
 
-from broker.records import Session
-from driver.snapshot import WorkerView
-
-HOLD_MS = 900  # so long requests must wait at a worker: a second beat says so, too
-CALM_MS = 3000  # between two orders for a model; so long who was asked gets nothing new
 MOVE_S = 1.0  # until the worker's next beat, which brings it the order
 GAIN = 1.1  # so many times longer the present worker must take
-
-
-class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision: this worker gives back so many requests that it has not begun."""
-
-    session_id: str
-    worker: str
-    count: int
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """An order that may still be under way."""
-
-    session_id: str
-    model: str
-    at_ms: int
-
-
-class BalanceMemory:
-    """What balancing remembers from round to round; lost with the driver, and learned again by the next."""
-
-    def __init__(self) -> None:
-        self._waits_since_ms: dict[str, int] = {}  # session: since which beat requests wait there
-        self._asked: list[Asked] = []
-
-    def note(self, sessions: Sequence[Session]) -> None:
-        """Learn from the latest beats, whose times are the server's, as are those of orders."""
-        waits = [row for row in sessions if row.waiting]
-        self._waits_since_ms = {
-            row.id: min(self._waits_since_ms.get(row.id, row.beat_ms), row.beat_ms) for row in waits
-        }
-        if self._asked:
-            now_ms = max((row.beat_ms for row in sessions), default=0)
-            # After a failover the server's clock may be behind.
-            self._asked = [asked for asked in self._asked if abs(now_ms - asked.at_ms) < CALM_MS]
-
-    def waits_for_long(self, session: Session) -> bool:
-        """Whether requests have waited at a worker from one beat to another."""
-        return session.beat_ms - self._waits_since_ms.get(session.id, session.beat_ms) >= HOLD_MS
-
-    @property
-    def asked_models(self) -> set[str]:
-        """Models for which an order may be under way."""
-        return {asked.model for asked in self._asked}
-
-    @property
-    def asked_sessions(self) -> set[str]:
-        """Workers that are giving back."""
-        return {asked.session_id for asked in self._asked}
-
-    def note_order(self, recall: Recall, model: str, now_ms: int) -> None:
-        """A worker is asked now."""
-        self._asked.append(Asked(session_id=recall.session_id, model=model, at_ms=now_ms))
+BEGUN_GAIN = 2.0  # the same for what has begun: its tokens so far must be read again
+REST = 0.5  # of what a request takes in all is left when it runs, on average
 
 
 class _Place:
     """A worker that could run requests at once."""
 
-    __slots__ = ("free", "free_tokens", "request_s_per_token")
+    __slots__ = ("free", "free_tokens", "is_proven", "request_s_per_token")
 
     def __init__(self, view: WorkerView) -> None:
+        self.is_proven = view.is_proven
         self.free = view.idle_slots
         self.free_tokens = float(view.free_tokens)
         self.request_s_per_token = view.slots / view.speed
@@ -88,62 +33,106 @@ class _Place:
         self.free_tokens -= tokens
 
 
-class _Queue:
-    """What waits at a worker, while a round takes from its end."""
+class _Holder:
+    """What a worker has in hand, while a round takes from its end: first what waits, then what runs."""
 
-    __slots__ = ("left", "tokens_each", "view")
+    __slots__ = ("_s_per_token", "running", "tokens_each", "view", "waiting")
 
     def __init__(self, view: WorkerView) -> None:
         self.view = view
-        self.left = min(view.waiting, view.in_hand)
+        self.waiting = min(view.waiting, view.in_hand)
+        self.running = min(view.running, view.in_hand - self.waiting)
         self.tokens_each = max(view.tokens_in_hand / max(view.in_hand, 1), 1.0)
+        self._s_per_token = 1 / view.pace if view.pace else view.slots / view.speed
+
+    @property
+    def count(self) -> int:
+        """Requests that may be taken."""
+        return self.waiting + self.running
 
     @property
     def end_s(self) -> float:
-        """When the last that waits will be done here: all before it leave slots one by one, then it runs."""
-        return (self.left + self.view.slots) * self.tokens_each / self.view.speed
+        """When the last will be done here. What waits begins as all before it end one by one."""
+        own_s = self.tokens_each * self._s_per_token
+        if not self.waiting:
+            return REST * own_s
+        # Where requests wait, no more run than fit, be it for slots or for memory.
+        fit = self.view.running or self.view.slots
+        return (self.waiting + fit) / fit * own_s
 
     @property
-    def urgency(self) -> tuple[bool, float, str]:
-        """The lowest is helped first: who leaves, then who takes longest; the name decides between equals."""
-        return (not self.view.leaving, -self.end_s, self.view.worker)
+    def urgency(self) -> tuple[float, str]:
+        """The lowest is helped first, who takes longest; the name decides between equals."""
+        return (-self.end_s, self.view.worker)
 
     def gains_at(self, place: _Place) -> bool:
-        """Whether the last that waits would end clearly sooner there. Who leaves should not be waited for."""
+        """Whether the last would end clearly sooner there."""
         there_s = self.tokens_each * place.request_s_per_token
-        return self.view.leaving or self.end_s > GAIN * there_s + MOVE_S
+        if self.waiting:
+            return self.end_s > GAIN * there_s + MOVE_S
+        # Only what was measured at work is compared: at a start, and in less company, each looks faster.
+        return self.view.pace > 0 and place.is_proven and self.end_s > BEGUN_GAIN * REST * there_s + MOVE_S
+
+    def take(self) -> None:
+        """The last goes."""
+        if self.waiting:
+            self.waiting -= 1
+        else:
+            self.running -= 1
 
 
-def recalls(holders: Iterable[WorkerView], idle: Iterable[WorkerView]) -> tuple[Recall, ...]:
-    """What workers of one model give back to those that have nothing to do for it. `holders` have requests waiting."""
-    places = sorted((_Place(view) for view in idle if _runs_at_once(view)), key=lambda place: place.request_s_per_token)
-    queues = [_Queue(view) for view in holders if not view.isolated and min(view.waiting, view.in_hand) > 0]
-    waiting = {queue.view.session_id: queue.left for queue in queues}
-    _take(queues, places)
+def left_behind(holders: Iterable[WorkerView], able: Iterable[WorkerView]) -> tuple[Recall, ...]:
+    """What those who leave give back to be run by others, though these be busy: all that they have not begun.
+
+    What runs, too, where others are much faster.
+    """
+    paces: dict[str, float] = {}  # model: of one request where it goes fastest
+    for view in able:
+        if not view.isolated:
+            paces[view.model] = max(paces.get(view.model, 0.0), view.speed / view.slots if view.is_proven else 0.0)
     return tuple(
-        Recall(session_id=queue.view.session_id, worker=queue.view.worker, count=count)
-        for queue in queues
-        if (count := waiting[queue.view.session_id] - queue.left)
+        _recall(holder.view, holder.waiting + (holder.running if is_slow else 0), begun=is_slow)
+        for holder in map(_Holder, holders)
+        if holder.view.leaving and not holder.view.isolated and holder.view.model in paces
+        for is_slow in [0 < BEGUN_GAIN * holder.view.pace < paces[holder.view.model]]
+        if holder.waiting or is_slow
     )
 
 
-def _take(queues: Sequence[_Queue], places: Sequence[_Place]) -> None:
+def recalls(holders: Iterable[WorkerView], idle: Iterable[WorkerView]) -> tuple[Recall, ...]:
+    """What workers of one model give back to those that have nothing to do for it."""
+    places = sorted((_Place(view) for view in idle if _runs_at_once(view)), key=lambda place: place.request_s_per_token)
+    lines = [_Holder(view) for view in holders if not view.isolated]
+    before = [(line, line.waiting, line.running) for line in lines]
+    _take([line for line in lines if line.count], places)
+    return tuple(
+        _recall(line.view, waiting + running - line.count, begun=line.running < running)
+        for line, waiting, running in before
+        if line.count < waiting + running
+    )
+
+
+def _recall(view: WorkerView, count: int, *, begun: bool) -> Recall:
+    return Recall(session_id=view.session_id, worker=view.worker, model=view.model, count=count, begun=begun)
+
+
+def _take(holders: Sequence[_Holder], places: Sequence[_Place]) -> None:
     """Take the last of whoever is worst off to the fastest that has room, as long as anybody gains."""
-    line = [(queue.urgency, queue) for queue in queues]
+    line = [(holder.urgency, holder) for holder in holders]
     heapify(line)
     fastest = iter(places)
     place = next(fastest, None)
     while line and place is not None:
-        queue = line[0][1]
-        if place.free <= 0 or place.free_tokens < queue.tokens_each:
+        holder = line[0][1]
+        if place.free <= 0 or place.free_tokens < holder.tokens_each:
             place = next(fastest, None)
-        elif not queue.gains_at(place):
+        elif not holder.gains_at(place):
             heappop(line)
         else:
-            place.fill(queue.tokens_each)
-            queue.left -= 1
-            if queue.left:
-                heapreplace(line, (queue.urgency, queue))
+            place.fill(holder.tokens_each)
+            holder.take()
+            if holder.count:
+                heapreplace(line, (holder.urgency, holder))
             else:
                 heappop(line)
 

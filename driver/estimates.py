@@ -91,6 +91,7 @@ class WorkerSpeeds:
         self._beats: dict[str, tuple[int, int, int]] = {}  # session: server ms, tokens until then, requests running
         self._busy: dict[str, float] = {}  # session: tokens per second of one request, while half the slots were in use
         self._light: dict[str, float] = {}  # the same, while fewer were
+        self._pace: dict[str, tuple[float, float]] = {}  # the same, at the last two times that it was measured
 
     def note(self, sessions: Iterable[Session]) -> None:
         """Learn from the latest beats."""
@@ -102,7 +103,7 @@ class WorkerSpeeds:
                 self._beats[session.id] = (session.beat_ms, session.generated_tokens, session.running)
                 if before is not None and session.running:
                     self._measure(session, before)
-        for known in (self._beats, self._busy, self._light):
+        for known in (self._beats, self._busy, self._light, self._pace):
             for session_id in known.keys() - live:
                 del known[session_id]
 
@@ -124,6 +125,14 @@ class WorkerSpeeds:
         """Tokens per second of one request where it goes fastest; 0 while nothing is known."""
         return max([*self._busy.values(), *self._light.values()], default=0.0)
 
+    def pace(self, session: Session) -> float:
+        """Tokens per second of one of its requests, as two beats in a row have shown; 0 while nothing is known."""
+        return max(self._pace.get(session.id, (0.0, 0.0)))
+
+    def is_proven(self, session: Session) -> bool:
+        """Whether its speed was seen at work, with at least half of its slots in use."""
+        return session.id in self._busy
+
     def _measure(self, session: Session, before: tuple[int, int, int]) -> None:
         tokens = session.generated_tokens - before[1]
         if tokens <= 0:
@@ -133,6 +142,7 @@ class WorkerSpeeds:
         old = known.get(session.id)
         if _is_steady(before[2], session.running):
             known[session.id] = now if old is None else old + MEMORY_BEATS * (now - old)
+            self._pace[session.id] = (self._pace.get(session.id, (now, now))[1], now)
         elif old is None and not session.decode_tokens_per_s:
             known[session.id] = now  # better than nothing, and soon corrected
 

@@ -29,7 +29,7 @@ class Fronts(Protocol):
 def worker_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: WorkerSpeeds) -> tuple[WorkerView, ...]:
     """The workers that may get work now."""
     return tuple(
-        _worker_view(session, speeds.speed(session))
+        _worker_view(session, speeds)
         for session in sessions
         if session.state == WorkerState.READY and not session.drain and judge(session, limits) is Verdict.ALIVE
     )
@@ -37,9 +37,7 @@ def worker_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: Wo
 
 def living_views(sessions: Sequence[Session], limits: DetectorLimits, speeds: WorkerSpeeds) -> tuple[WorkerView, ...]:
     """The workers that can be asked for something; those too that get no work any more."""
-    return tuple(
-        _worker_view(session, speeds.speed(session)) for session in sessions if judge(session, limits) is Verdict.ALIVE
-    )
+    return tuple(_worker_view(session, speeds) for session in sessions if judge(session, limits) is Verdict.ALIVE)
 
 
 def observe(
@@ -99,7 +97,7 @@ def _deeper(
     return ledger.fronts([page[place][0].id for place in places], limit + SUSPECT_WINDOW)
 
 
-def _worker_view(session: Session, speed: float) -> WorkerView:
+def _worker_view(session: Session, speeds: WorkerSpeeds) -> WorkerView:
     window = max(1, int(session.slots * WINDOW))
     idle = session.slots - session.inhand_requests if session.inhand_tokens < session.kv_tokens else 0
     return WorkerView(
@@ -113,8 +111,11 @@ def _worker_view(session: Session, speed: float) -> WorkerView:
         slots=max(session.slots, 1),
         in_hand=session.inhand_requests,
         tokens_in_hand=session.inhand_tokens,
-        speed=speed,
+        speed=speeds.speed(session),
+        is_proven=speeds.is_proven(session),
+        pace=speeds.pace(session),
         isolated=session.isolated > 0,
+        running=session.running,
         waiting=session.waiting,
         leaving=session.state != WorkerState.READY or session.drain > 0,
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from broker.records import Session, WaitingChanges
-from driver.balancing import BalanceMemory, Recall, recalls
+from driver.balance_memory import BalanceMemory
+from driver.balancing import left_behind, recalls
 from driver.detector import DetectorLimits
 from driver.estimates import Lengths, WorkerSpeeds
 from driver.fairness import Fairness
@@ -16,7 +17,7 @@ from driver.lateness import Late, certainly_late
 from driver.observe import Fronts, living_views, observe, worker_views
 from driver.placement import Memory
 from driver.scheduler import BatchLimits, schedule
-from driver.snapshot import Assignment, WorkerView
+from driver.snapshot import Assignment, Recall, WorkerView
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,17 +87,22 @@ class Planner:
         return Plan(assignments=assignments, late=tuple(late))
 
     def balance(self, sessions: Sequence[Session], workers: Sequence[WorkerView], now_ms: int) -> tuple[Recall, ...]:
-        """Who should give back what waits inside, as `workers` with nothing to do would end it sooner.
+        """Who should give back what it holds, as `workers` with nothing to do would end it sooner.
 
-        A model for which anything is pending is left alone: that comes first.
+        A model for which anything is pending is left alone, as that comes first; but who leaves should not begin more.
         """
+        decided = left_behind(self._views(self._balance.leaving(sessions)), workers)
+        for recall in decided:
+            self._balance.note_order(recall, now_ms)
         idle = [worker for worker in workers if worker.idle_slots]
-        models = {worker.model for worker in idle} - self._balance.asked_models
-        decided: list[Recall] = []
-        for model in sorted(model for model in models if not self._fairness.count(("", model))):
-            here = [row for row in sessions if row.model == model and self._balance.waits_for_long(row)]
-            held = living_views(here, self._detector, self._speeds)
-            for recall in recalls(held, [worker for worker in idle if worker.model == model]):
-                self._balance.note_order(recall, model, now_ms)
-                decided.append(recall)
-        return tuple(decided)
+        for model in sorted({worker.model for worker in idle} - self._balance.asked_models):
+            if not self._fairness.count(("", model)):
+                held = self._views(self._balance.lasting(row for row in sessions if row.model == model))
+                moved = recalls(held, [worker for worker in idle if worker.model == model])
+                for recall in moved:
+                    self._balance.note_order(recall, now_ms)
+                decided += moved
+        return decided
+
+    def _views(self, sessions: Sequence[Session]) -> tuple[WorkerView, ...]:
+        return living_views(sessions, self._detector, self._speeds)

@@ -16,7 +16,6 @@ from broker.ledger import NotLeaderError
 from broker.outlook import Outlook
 from broker.records import Session
 from broker.store import Store
-from driver.balancing import Recall
 from driver.capacity import Capacity
 from driver.detector import DetectorLimits
 from driver.ending import end_pending
@@ -29,7 +28,7 @@ from driver.scalers.base import Scaler
 from driver.scheduler import BatchLimits
 from driver.settings import DriverSettings
 from driver.silence import Silences
-from driver.snapshot import Assignment
+from driver.snapshot import Assignment, Recall
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +193,9 @@ class DriverService:
 
     def _recall(self, recall: Recall) -> None:
         order_id = uuid.uuid4().hex
-        if self._store.ledger.recall(self._leadership.token, recall.session_id, order_id, recall.count):
-            logger.info("%s is asked to give back %d requests for idle workers", recall.worker, recall.count)
+        token = self._leadership.token
+        if self._store.ledger.recall(token, recall.session_id, order_id, recall.count, begun=recall.begun):
+            logger.info("%s is asked to give back %d requests for other workers", recall.worker, recall.count)
 
     def _dispatch(self, assignment: Assignment) -> bool:
         if self._clock.now_s() - self._renewed_s > RENEW_AFTER_S:

@@ -23,7 +23,10 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     in_hand: int = 0  # requests
     tokens_in_hand: int = 0
     speed: float = 1.0  # tokens per second with all slots in use
+    is_proven: bool = False  # the speed was seen at work, with at least half of the slots in use
+    pace: float = 0.0  # tokens per second of one of its requests, as it was lately; 0 while unknown
     isolated: bool = False  # runs suspects, and nothing else
+    running: int = 0  # of those in hand, as of the last beat
     waiting: int = 0  # of those in hand, as of the last beat: it has not begun them
     leaving: bool = False  # gets nothing any more: it drains, or is about to serve something else
 
@@ -79,3 +82,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     indices: tuple[int, ...]
     tokens: tuple[int, ...]  # that each is expected to occupy
     isolated: bool = False
+
+
+class Recall(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision: this worker gives back so many requests."""
+
+    session_id: str
+    worker: str
+    model: str
+    count: int
+    begun: bool = False  # those too that have begun, after those that have not

@@ -106,12 +106,17 @@ class EngineLoop:
         for _, index in mine:
             self.withdraw(batch_id, index)
 
-    def not_begun(self) -> list[tuple[str, int]]:
-        """Batch and index of what the engine has not begun, in the order in which it will."""
+    def movable(self, *, begun: bool) -> list[tuple[str, int]]:
+        """Batch and index of what the engine has not begun, in the order in which it will.
+
+        With `begun`, before these come those that have begun and can go on elsewhere, in the order in which they came.
+        """
         waiting = self._engine.not_begun()
         with self._lock:
-            known = [(request_id, self._waiting.get(request_id)) for request_id in waiting]
-        return [(_batch_id(request_id), item.index) for request_id, item in known if item is not None]
+            known = self._waiting.copy()
+        running = known.keys() - set(waiting) if begun and self._engine.traits.token_ids else set[str]()
+        line = [request_id for request_id in known if request_id in running] + list(waiting)
+        return [(_batch_id(request_id), known[request_id].index) for request_id in line if request_id in known]
 
     def _take_back(self, priority: int) -> list[tuple[str, Request, tuple[int, ...]]]:
         """Take what has a lower priority and has not begun from the engine, in its order, with its tokens so far."""

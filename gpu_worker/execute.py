@@ -149,13 +149,13 @@ class _Execution:
         self._release()
 
     def _give_back(self, indices: Collection[int]) -> None:
-        """Make some requests pending again, for others that have nothing to do; the batch goes on without them."""
+        """Make some requests pending again, with their tokens so far, for other workers; the batch goes on without."""
         if not (left := self._withdraw(indices)):
             return
         released = self._account.release(left, count_attempt=False)
         for index in left:
             del self._open[index]
-        logger.info("gave %d requests of batch %s back, which had not begun", released, self._ticket.batch_id)
+        logger.info("gave %d requests of batch %s back to be run elsewhere", released, self._ticket.batch_id)
         if released:
             self._runtime.note_given_back(released)
 

@@ -36,7 +36,7 @@ class InHand:
     def __init__(self) -> None:
         self._lock = threading.Condition(threading.Lock())
         self._tickets: dict[str, Ticket] = {}
-        self.given_back = 0  # requests that had not begun, in this session
+        self.given_back = 0  # requests, for other workers, in this session
 
     def take(self, batch_id: str, job_id: str) -> Ticket | None:
         """Take a batch in hand; None when it is already: Celery delivers a running task again after a blip."""
@@ -71,8 +71,8 @@ class InHand:
             if ticket.job_id in job_ids and not ticket.cancelled:
                 ticket.cancel()
 
-    def recall(self, waiting: Sequence[tuple[str, int]], count: int) -> int:
-        """Tell batches to give back so many of these requests: batch and index, in the order in which they would begin.
+    def recall(self, line: Sequence[tuple[str, int]], count: int) -> int:
+        """Tell batches to give back so many of these requests: batch and index, in the order in which they begin.
 
         It is the last ones, and none that has come just now. Returns how many were found.
         """
@@ -80,7 +80,7 @@ class InHand:
         tickets = {ticket.batch_id: ticket for ticket in self._all() if ticket.taken_s <= settled_s}
         found = [
             (ticket, index)
-            for batch_id, index in waiting
+            for batch_id, index in line
             if (ticket := tickets.get(batch_id)) is not None and index not in ticket.suspects
         ]
         for ticket, index in found[-count:]:

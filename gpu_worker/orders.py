@@ -43,18 +43,18 @@ class Orders:
         if answer.reply is BeatReply.FENCED:
             end_process(EXIT_FENCED, "this session was declared dead; its work is elsewhere now")
         if answer.recalled:
-            self._recall(answer.recalled)
+            self._recall(answer.recalled, begun=answer.begun)
         if answer.reply is BeatReply.DRAIN and self._standing.state in IN_SERVICE:
             logger.warning("asked to drain")
             self._drain()
             os.kill(self._main_pid, signal.SIGTERM)
         self._look_for_cancelled_jobs()
 
-    def _recall(self, count: int) -> None:
-        """Have requests given back that the engine has not begun: others have nothing to do."""
+    def _recall(self, count: int, *, begun: bool) -> None:
+        """Have requests given back that would end sooner elsewhere; those that have begun only where that is wanted."""
         loop = self._seat.loop
-        found = self._in_hand.recall(loop.not_begun(), count) if loop is not None else 0
-        logger.info("asked to give back %d requests that wait here; found %d", count, found)
+        found = self._in_hand.recall(loop.movable(begun=begun), count) if loop is not None else 0
+        logger.info("asked to give back %d requests; found %d", count, found)
 
     def _look_for_cancelled_jobs(self) -> None:
         job_ids = self._in_hand.job_ids()

@@ -2,12 +2,13 @@
 
 import pytest
 
-from driver import balancing
+from driver import balance_memory, balancing
 from driver.planner import Plan
 from driver.service import DriverService
 from driver.settings import DriverSettings
 from tests.support.clock import FakeClock
 from tests.support.stage import Stage, heartbeat
+from tests.support.waiting import wait_until
 
 SLOW, FAST = "slow@host", "fast@host"
 SLOTS = 4
@@ -29,7 +30,7 @@ def stage(store):
 @pytest.fixture
 def make_service(store, monkeypatch):
     monkeypatch.setattr(store.queries, "uptime_s", lambda: 86_400)
-    monkeypatch.setattr(balancing, "HOLD_MS", 0)
+    monkeypatch.setattr(balance_memory, "HOLD_MS", 0)
     services = []
 
     def make():
@@ -112,7 +113,7 @@ def test_an_order_that_came_to_nothing_is_given_again_after_a_while(stage, servi
     join(stage)
     service.tick()
     assert waits_on(stage, slow) == 1  # and the answer is lost on its way
-    monkeypatch.setattr(balancing, "CALM_MS", 0)
+    monkeypatch.setattr(balance_memory, "CALM_MS", 0)
     service.tick()
     assert waits_on(stage, slow) == 1
 
@@ -161,3 +162,17 @@ def test_one_that_drains_is_relieved_though_the_other_is_slower(stage, service, 
     beat(stage, slow, SLOW, running=SLOTS, waiting=1, state="draining")
     service.tick()
     assert beat(stage, slow, SLOW, running=SLOTS, waiting=1, state="draining") == 1
+
+
+def test_what_a_much_slower_worker_runs_is_asked_for_too(stage, service, slow, monkeypatch):
+    monkeypatch.setattr(balancing, "MOVE_S", 0.0)
+    fast = join(stage)
+    told = []
+    for beats in range(1, 6):
+        report = {"slots": SLOTS, "running": SLOTS}
+        stage.sessions.beat(fast, FAST, heartbeat(generated_tokens=10_000 * beats, **report))
+        told.append(stage.sessions.beat(slow, SLOW, heartbeat(generated_tokens=beats, **report)))
+        at_ms = stage.queries.server_time_ms()
+        wait_until(lambda at_ms=at_ms: stage.queries.server_time_ms() > at_ms + 1)
+        service.tick()
+    assert [(answer.recalled, answer.begun) for answer in told if answer.recalled] == [(SLOTS, True)]

@@ -15,6 +15,7 @@ from broker.store import Store
 from driver.detector import DetectorLimits
 from driver.recovery import Recovery
 from gpu_worker import in_hand
+from gpu_worker.engine.base import Traits
 from gpu_worker.engine.fan_out import FanOut
 from gpu_worker.engine.simulated import SimulatedEngine, SimulatedOptions
 from gpu_worker.execute import execute_batch
@@ -80,9 +81,9 @@ def request(max_tokens=60, *, n=1, **fields):
     return Request(prompt="a prompt", params=params, **fields)
 
 
-def recall(stage, runtime, count, order="order"):
+def recall(stage, runtime, count, order="order", *, begun=False):
     """The leader asks, and the worker hears of it."""
-    assert stage.ledger.recall(LEADER, "s", order, count)
+    assert stage.ledger.recall(LEADER, "s", order, count, begun=begun)
     beat = runtime._heart.beat_now()
     assert runtime._heart.answered(beat, 10)
 
@@ -102,6 +103,29 @@ def test_the_last_that_wait_are_given_back_without_an_attempt_and_the_others_fin
 def test_what_runs_stays_however_much_is_wanted(stage, runtime, run):
     with run(*[request()] * 3) as job:
         recall(stage, runtime, 9)
+        wait_until(lambda: stage.pending(job) == [2])
+    assert sorted(output.index for output in stage.results(job)) == [0, 1]
+
+
+def test_what_runs_is_given_back_last_with_its_tokens_where_that_is_wanted(stage, runtime, engine, run):
+    with run(*[request()] * 4) as job:
+        wait_until(lambda: runtime.seat.view().load.generated_tokens >= 2 * SLOTS)
+        recall(stage, runtime, 3, begun=True)
+        wait_until(lambda: stage.pending(job) == [1, 2, 3])
+        assert not stage.has_key(stage.keys.job(job).attempts)
+        assert runtime.seat.view().load.running == 1
+    assert [output.index for output in stage.results(job)] == [0]
+    again = stage.batch("s", job, [1], claimed=False)
+    (claimed,) = stage.ledger.claim(again, job, "s").requests
+    assert claimed.generated
+    (whole,) = stage.results(job)
+    assert whole.token_ids[: len(claimed.generated)] == claimed.generated  # the same prompt has the same text
+
+
+def test_what_runs_in_an_engine_that_cannot_go_on_with_it_stays(stage, runtime, engine, run, monkeypatch):
+    monkeypatch.setattr(SimulatedEngine, "traits", Traits(token_ids=False))
+    with run(*[request()] * 3) as job:
+        recall(stage, runtime, 3, begun=True)
         wait_until(lambda: stage.pending(job) == [2])
     assert sorted(output.index for output in stage.results(job)) == [0, 1]
 
@@ -262,8 +286,8 @@ def test_a_higher_priority_begins_before_what_waits_in_the_worker(stage, runtime
         batch = stage.batch("s", "high", [0], claimed=False)
         urgent = threading.Thread(target=execute_batch, args=(app, runtime, batch, "high"))
         urgent.start()
-        wait_until(lambda: len(runtime.loop.not_begun()) == 3)
-        assert runtime.loop.not_begun()[0] == (batch, 0)
+        wait_until(lambda: len(runtime.loop.movable(begun=False)) == 3)
+        assert runtime.loop.movable(begun=False)[0] == (batch, 0)
     urgent.join(30)
     assert [output.index for output in stage.results("high")] == [0]
     assert sorted(output.index for output in stage.results("low")) == [0, 1, 2, 3]

@@ -76,6 +76,7 @@ class Session:
     state: str = "starting"
     order: str = ""  # the last one of the leader's
     recalled: int = 0  # ordered, and not yet told
+    begun: bool = False  # whether the order is for those too that have begun
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -239,19 +240,20 @@ class LedgerMachine(RuleBasedStateMachine):
         fenced = session.state in ("dead", "forgotten")
         assert answer.reply is (BeatReply.FENCED if fenced else BeatReply.GO_ON)
         assert answer.recalled == (0 if fenced else session.recalled)
+        assert answer.begun == (not fenced and session.begun)
         if not fenced:
             session.state = str(state)
-            session.recalled = 0
+            session.recalled, session.begun = 0, False
         return answer.recalled
 
-    @rule(data=st.data(), count=st.integers(1, 4), order=st.sampled_from("abc"))
-    def recall(self, data, count, order):
+    @rule(data=st.data(), count=st.integers(1, 4), order=st.sampled_from("abc"), begun=st.booleans())
+    def recall(self, data, count, order, begun):
         """The leader wants requests back: any order, also one that was given before."""
         session = self.some(data, self.sessions)
         taken = session.state not in ("dead", "forgotten") and order != session.order
-        assert self.stage.ledger.recall(LEADER, session.id, order, count) == taken
+        assert self.stage.ledger.recall(LEADER, session.id, order, count, begun=begun) == taken
         if taken:
-            session.order, session.recalled = order, count
+            session.order, session.recalled, session.begun = order, count, begun
 
     @rule(data=st.data())
     def do_as_ordered(self, data):

@@ -27,6 +27,16 @@ def test_an_order_is_told_once(stage, session):
     assert [told(stage, session) for _ in range(3)] == [3, 0, 0]
 
 
+def test_what_has_begun_is_wanted_only_where_the_order_says_so(stage, session):
+    def told_of_begun():
+        return stage.sessions.beat(session, NAME, heartbeat()).begun
+
+    assert stage.ledger.recall(LEADER, session, "one", 3, begun=True)
+    assert [told_of_begun(), told_of_begun()] == [True, False]
+    recall(stage, session, "two")
+    assert not told_of_begun()
+
+
 def test_an_order_that_is_given_twice_is_told_once(stage, session):
     assert recall(stage, session)
     assert not recall(stage, session)

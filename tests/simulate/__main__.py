@@ -6,10 +6,24 @@ from typing import Annotated
 
 import typer
 
-from tests.simulate.limit import least_over_bound
+from tests.simulate.limit import least_over_bound, soonest_end_s
 from tests.simulate.measures import Results
 from tests.simulate.plots import Sizes, draw
-from tests.simulate.scenarios import ALONE, PLANNERS, SLOTS, Scenario, equal, heterogeneous, mixed, simulate, small
+from tests.simulate.scenarios import (
+    ALONE,
+    PLANNERS,
+    SLOTS,
+    STOKER,
+    UNMOVED,
+    Scenario,
+    drawn_again,
+    equal,
+    heterogeneous,
+    mixed,
+    simulate,
+    small,
+)
+from tests.simulate.troubles import GPUS, REQUESTS, row, troubles
 
 app = typer.Typer(help="Each command simulates and prints what came out.", no_args_is_help=True)
 SIZES = Sizes()
@@ -48,7 +62,22 @@ def heterogeneous_command(requests: Requests = 20_000, only: Only = "", seed: Se
 @app.command("mixed")
 def mixed_command(gpus: Gpus = 100, requests: Requests = 50_000, only: Only = "", seed: Seed = 0) -> None:
     """A huge job, small ones of all priorities behind it, and workers that die."""
-    _show(mixed(gpus, requests), only, seed)
+    scenario = drawn_again(mixed(gpus, requests), seed=seed)
+    typer.echo(f"the last jobs come so late that nothing can end before {soonest_end_s(scenario.jobs, ALONE):.1f} s")
+    _show(scenario, only, seed)
+
+
+@app.command("troubles")
+def troubles_command(
+    only: Annotated[str, typer.Option(help="Those whose name begins so; all if empty.")] = "",
+    gpus: Gpus = GPUS,
+    requests: Requests = REQUESTS,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each is simulated, with other lengths.")] = 3,
+) -> None:
+    """GPUs that become slow, leave or come, and wrong estimates: with work that moves, and without."""
+    for name, scenario in troubles(requests, gpus).items():
+        for planner in (STOKER, UNMOVED) if name.startswith(only) else ():
+            typer.echo(row(name, planner, [simulate(scenario, planner, seed) for seed in range(seeds)]))
 
 
 @app.command()
@@ -91,8 +120,9 @@ def _print(name: str, results: Results, took_s: float) -> None:
         f"{name:7} makespan {results.makespan_s:.1f} s = {results.over_bound:.3f} x bound, "
         f"utilisation {results.utilisation:.3f}, Jain {results.jain:.4f}, "
         f"round {results.round_ms:.1f} ms (large {results.large_round_ms:.1f}, worst {results.slowest_round_ms:.0f}), "
-        f"{results.requests / max(results.batches, 1):.1f} requests a batch; first output by priority: {waits}; "
-        f"done: {ends}  [{took_s:.0f} s to simulate]"
+        f"{results.requests / max(results.batches, 1):.1f} requests a batch; "
+        f"{results.moved} moved ({results.moved_again} again) by {results.orders} orders; "
+        f"first output by priority: {waits}; done: {ends}  [{took_s:.0f} s to simulate]"
     )
 
 

@@ -8,7 +8,7 @@ from driver.detector import DetectorLimits
 from driver.estimates import WorkerSpeeds
 from driver.observe import Fronts, worker_views
 from driver.planner import Plan
-from driver.snapshot import Assignment, WorkerView
+from driver.snapshot import Assignment, Recall, WorkerView
 
 BATCH = 32
 
@@ -46,6 +46,9 @@ class FirstComeFirstServed:
                 decided.append(_assignment(worker, job, batch))
                 order.pop(0)
         return Plan(assignments=tuple(decided))
+
+    def balance(self, sessions: Sequence[Session], workers: Sequence[WorkerView], now_ms: int) -> tuple[Recall, ...]:
+        return ()
 
 
 def _assignment(worker: WorkerView, job: WaitingJob, batch: tuple[PendingRequest, ...]) -> Assignment:

@@ -1,13 +1,24 @@
-"""How near to the bound anything can come that neither knows lengths nor takes back what runs.
+"""How near to the bound anything can come.
 
-Until nothing waits every slot of every GPU is refilled at once, and deciding takes no time. What the slots then hold
-has to run to its end, and nobody can tell which of them has the longest left.
+With equal GPUs that is: anything that neither knows lengths nor takes back what runs. Until nothing waits every slot of
+every GPU is refilled at once, and deciding takes no time. What the slots then hold has to run to its end, and nobody
+can tell which of them has the longest left.
 """
 
 import random
+from collections.abc import Sequence
 
 from tests.simulate.gpu import PREFILL_COST, Gpu, Work
-from tests.simulate.workload import LENGTHS
+from tests.simulate.workload import LENGTHS, SimulatedJob, lengths_of
+
+
+def soonest_end_s(jobs: Sequence[SimulatedJob], alone: float) -> float:
+    """When the last can be done at the soonest, as a request that comes late takes its time even if it is alone."""
+    return max(
+        job.at_s + (output + PREFILL_COST * prompt) / alone
+        for number, job in enumerate(jobs)
+        for prompt, output in lengths_of(number, job)
+    )
 
 
 def least_over_bound(gpus: int, requests: int, *, slots: int, alone: float, seed: int = 0) -> float:

@@ -6,6 +6,7 @@ from statistics import median
 import msgspec
 
 from tests.simulate.gpu import PREFILL_COST
+from tests.simulate.incidents import Speed
 from tests.simulate.workload import SimulatedJob, lengths_of
 
 LARGE_BACKLOG = 100_000
@@ -25,6 +26,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     wait_s: dict[int, float]  # by priority: from a job's arrival until its first request ran, mean
     done_s: dict[int, float]  # by priority: from a job's arrival until it was done, mean
+    orders: int  # to give back what has not begun
+    moved: int  # requests that were given back, so often as they were
+    moved_again: int  # of these, those that had moved before
+    left_s: float  # from being asked to drain until a worker has left, mean; 0 where none has
 
     @property
     def over_bound(self) -> float:
@@ -35,7 +40,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 class Measures:
     """Notes what happens, and sums it up."""
 
-    def __init__(self, jobs: Sequence[SimulatedJob], speed: float) -> None:
+    def __init__(self, jobs: Sequence[SimulatedJob], speed: Speed) -> None:
         self._jobs = jobs
         self._speed = speed
         self._left = [job.count for job in jobs]
@@ -50,6 +55,9 @@ class Measures:
         self._mostly_done: tuple[float, float] | None = None
         self._shares: list[float] | None = None
         self._end: tuple[float, float] = (0.0, 0.0)
+        self._orders = 0
+        self._moved: list[tuple[int, int]] = []
+        self._left_s: list[float] = []
 
     def note_round(self, now_s: float, took_s: float, pending: int, batches: int, effort: float) -> None:
         self._rounds.append((took_s, pending))
@@ -70,6 +78,15 @@ class Measures:
             # The first of them is half done, and all still wait.
             self._shares = [self._served[place] for place, other in enumerate(self._jobs) if other.at_s == 0]
 
+    def note_order(self) -> None:
+        self._orders += 1
+
+    def note_move(self, job: int, index: int) -> None:
+        self._moved.append((job, index))
+
+    def note_left(self, after_s: float) -> None:
+        self._left_s.append(after_s)
+
     def finish(self, now_s: float, effort: float) -> None:
         self._end = (now_s, effort)
 
@@ -85,8 +102,8 @@ class Measures:
         return Results(
             requests=self._total,
             makespan_s=self._end[0],
-            bound_s=work / self._speed,
-            utilisation=effort / (self._speed * mostly_s),
+            bound_s=self._speed.time_for(work),
+            utilisation=effort / self._speed.tokens_until(mostly_s),
             jain=jain(self._shares or []),
             round_ms=1000 * median(took),
             large_round_ms=1000 * median(large) if large else 0.0,
@@ -96,6 +113,10 @@ class Measures:
                 [(first or 0.0) - job.at_s for first, job in zip(self._first_s, self._jobs, strict=True)]
             ),
             done_s=self._by_priority([last - job.at_s for last, job in zip(self._last_s, self._jobs, strict=True)]),
+            orders=self._orders,
+            moved=len(self._moved),
+            left_s=sum(self._left_s) / max(len(self._left_s), 1),
+            moved_again=len(self._moved) - len(set(self._moved)),
         )
 
     def _by_priority(self, values: Sequence[float]) -> dict[int, float]:

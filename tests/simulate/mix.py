@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tests.simulate.gpu import Gpu
+from tests.simulate.incidents import Speed
 from tests.simulate.measures import Measures
 from tests.simulate.scenarios import planner
 from tests.simulate.workload import SimulatedJob
@@ -59,7 +60,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 class _Ends(Measures):
     """Notes each request's end, too."""
 
-    def __init__(self, jobs: Sequence[SimulatedJob], speed: float) -> None:
+    def __init__(self, jobs: Sequence[SimulatedJob], speed: Speed) -> None:
         super().__init__(jobs, speed)
         self.ends: list[End] = []
 

@@ -5,13 +5,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from broker.records import Session
 from driver.detector import DetectorLimits
 from driver.planner import Planner
 from driver.scheduler import BatchLimits
+from driver.snapshot import Recall, WorkerView
 from tests.simulate.baselines import FirstComeFirstServed
 from tests.simulate.gpu import Gpu
+from tests.simulate.incidents import Incident, Kind
 from tests.simulate.measures import Measures, Results
-from tests.simulate.workload import SimulatedJob
+from tests.simulate.workload import MAX_TOKENS, SimulatedJob
 from tests.simulate.world import Schedules, World
 
 SLOTS = 32
@@ -19,21 +22,32 @@ ALONE = 60.0  # tokens per second of one request, alone on a GPU of speed 1
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs by their relative speed, jobs, and deaths as (time, GPU)."""
+    """GPUs by their relative speed, jobs, and what happens to GPUs."""
 
     speeds: tuple[float, ...]
     jobs: tuple[SimulatedJob, ...]
-    deaths: tuple[tuple[float, int], ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    kv_tokens: tuple[int, ...] = ()  # of each GPU; without, there is always enough
 
 
-def planner() -> Planner:
+def planner(kind: type[Planner] = Planner) -> Planner:
     """The driver's planner, with the settings' defaults."""
-    return Planner(BatchLimits(requests=32, tokens=16_384, max_batch_delay=0.5), DetectorLimits(), ageing_s=60.0)
+    return kind(BatchLimits(requests=32, tokens=16_384, max_batch_delay=0.5), DetectorLimits(), ageing_s=60.0)
 
 
+class Unmoved(Planner):
+    """The driver's planner, which lets what waits at a worker stay there."""
+
+    def balance(self, sessions: Sequence[Session], workers: Sequence[WorkerView], now_ms: int) -> tuple[Recall, ...]:
+        return ()
+
+
+STOKER = "stoker"
+UNMOVED = "unmoved"  # the same, but nothing moves
 ORACLE = "oracle"  # the driver's planner, but the last requests of a job come longest first
 PLANNERS: dict[str, Callable[[], Schedules]] = {
-    "stoker": planner,
+    STOKER: planner,
+    UNMOVED: lambda: planner(Unmoved),
     ORACLE: planner,
     "fifo": FirstComeFirstServed,
     "random": lambda: FirstComeFirstServed(random_workers=True),
@@ -62,8 +76,11 @@ def mixed(gpus: int, requests: int, small_jobs: int = 150, seed: int = 1) -> Sce
         for priority in (10, 0, -10)
         for _ in range(small_jobs // 3)
     ]
-    deaths = tuple((draw.uniform(0, span_s), draw.randrange(gpus)) for _ in range(max(1, gpus // 20)))
-    return Scenario(speeds=(1.0,) * gpus, jobs=(SimulatedJob(count=requests, user="huge"), *small), deaths=deaths)
+    deaths = tuple(
+        Incident(at_s=draw.uniform(0, span_s), gpu=draw.randrange(gpus), kind=Kind.DEATH)
+        for _ in range(max(1, gpus // 20))
+    )
+    return Scenario(speeds=(1.0,) * gpus, jobs=(SimulatedJob(count=requests, user="huge"), *small), incidents=deaths)
 
 
 def small(workers: int, jobs: int, users: int) -> Scenario:
@@ -87,5 +104,9 @@ def simulate(scenario: Scenario, name: str, seed: int = 0) -> Results:
 def world(scenario: Scenario, name: str, seed: int = 0, measures: type[Measures] = Measures) -> World:
     """A scenario that is ready to run under the planner of this name."""
     scenario = drawn_again(scenario, seed=seed, end_sorted=name == ORACLE)
-    gpus = [Gpu(slots=SLOTS, alone=ALONE * speed) for speed in scenario.speeds]
-    return World(gpus, scenario.jobs, PLANNERS[name](), scenario.deaths, measures)
+    memories = scenario.kv_tokens or (SLOTS * 4 * MAX_TOKENS,) * len(scenario.speeds)
+    gpus = [
+        Gpu(slots=SLOTS, alone=ALONE * speed, kv_tokens=memory)
+        for speed, memory in zip(scenario.speeds, memories, strict=True)
+    ]
+    return World(gpus, scenario.jobs, PLANNERS[name](), scenario.incidents, measures=measures)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import msgspec
 
+from tests.simulate.incidents import Speed
 from tests.simulate.measures import Measures, jain
 from tests.simulate.workload import SimulatedJob
 
@@ -23,7 +24,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 class Timeline(Measures):
     """Measures, and a look at them every second."""
 
-    def __init__(self, jobs: Sequence[SimulatedJob], speed: float) -> None:
+    def __init__(self, jobs: Sequence[SimulatedJob], speed: Speed) -> None:
         super().__init__(jobs, speed)
         self._moments = [Moment(at_s=0.0, effort=0.0, served=(0.0,) * len(jobs), left=tuple(self._left))]
 
@@ -40,7 +41,7 @@ class Timeline(Measures):
     def utilisation(self) -> list[tuple[float, float]]:
         """Of the speed of all GPUs with all slots in use, which part was used, second by second."""
         return [
-            (after.at_s, (after.effort - before.effort) / (self._speed * (after.at_s - before.at_s)))
+            (after.at_s, (after.effort - before.effort) / self._speed.tokens_between(before.at_s, after.at_s))
             for before, after in pairwise(self._moments)
         ]
 

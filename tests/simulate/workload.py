@@ -17,7 +17,8 @@ LAST = 0.05  # of a job's requests are its end
 class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job of `count` requests that arrives at `at_s`.
 
-    Their prompt and output tokens are `lengths`, and `max_tokens` then is what each will have; without, both are drawn.
+    Their prompt and output tokens are `lengths`, and `max_tokens` then is what each will have, unless it is `most`;
+    without lengths, both are drawn.
     """
 
     count: int
@@ -29,10 +30,11 @@ class SimulatedJob(msgspec.Struct, frozen=True, kw_only=True):
     end_sorted: bool = False  # its last requests come by the length that they will have, which nobody can know
     seed: int = 0
     lengths: tuple[tuple[int, int], ...] = ()
+    most: int = 0
 
     def most_tokens(self, index: int) -> int:
         """`max_tokens` of a request."""
-        return self.lengths[index][1] if self.lengths else MAX_TOKENS
+        return self.lengths[index][1] if self.lengths and not self.most else self.most or MAX_TOKENS
 
 
 def lengths_of(number: int, job: SimulatedJob) -> list[tuple[int, int]]:

@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from broker.records import JobFront, PendingRequest, Session, WaitingChanges, WaitingJob
+from broker.records import JobFront, Session, WaitingChanges
 from driver.planner import Plan
-from driver.snapshot import Assignment, WorkerView
+from driver.snapshot import Assignment, Recall, WorkerView
 from tests.simulate.gpu import Gpu, Work
+from tests.simulate.incidents import Incident, Kind, speed_over_time
+from tests.simulate.jobs import LedgerJob
 from tests.simulate.measures import Measures
-from tests.simulate.workload import MAX_TOKENS, SimulatedJob, lengths_of
-
-ROUND_S = 0.1  # between two rounds of scheduling
-DISPATCH_S = 0.02  # from the decision until the request is in the engine
-BEAT_S = 1.0
-RESTART_S = 30.0
-DETECT_S = 1.0
-MODEL = "m"
+from tests.simulate.timing import BEAT_S, DETECT_S, DRAIN_S, RESTART_S, ROUND_S, Timing
+from tests.simulate.worker import Order, SimulatedWorker
+from tests.simulate.workload import SimulatedJob
 
 
 class Schedules(Protocol):
@@ -29,99 +26,9 @@ class Schedules(Protocol):
 
     def plan(self, ledger: "World", workers: tuple[WorkerView, ...], now_ms: int) -> Plan: ...
 
-
-class _Job:
-    """The ledger's view of a job."""
-
-    def __init__(self, number: int, job: SimulatedJob) -> None:
-        self.spec = job
-        self.lengths = lengths_of(number, job)
-        self.front: list[PendingRequest] = []
-        self.read = 0
-        self.attempts: dict[int, int] = {}
-        self.pending = job.count
-        self.answered = 0
-        self.output_tokens = 0
-        self.waiting = WaitingJob(
-            id=str(number),
-            model=MODEL,
-            priority=job.priority,
-            user=job.user,
-            weight=job.weight,
-            created_ms=int(job.at_s * 1000),
-            deadline_ms=int((job.at_s + job.deadline_s) * 1000) if job.deadline_s else 0,
-        )
-
-    def show(self, limit: int) -> tuple[PendingRequest, ...]:
-        while len(self.front) < limit and self.read < self.spec.count:
-            self.front.append(self._request(self.read))
-            self.read += 1
-        return tuple(self.front[:limit])
-
-    def take(self, indices: set[int]) -> None:
-        assert indices <= {request.index for request in self.front}, "a request was assigned that is not pending"
-        self.front = [request for request in self.front if request.index not in indices]
-        self.pending -= len(indices)
-
-    def give_back(self, index: int) -> None:
-        self.attempts[index] = self.attempts.get(index, 0) + 1
-        self.front.append(self._request(index))
-        self.front.sort(key=lambda request: request.index)
-        self.pending += 1
-
-    def _request(self, index: int) -> PendingRequest:
-        prompt = self.lengths[index][0]
-        return PendingRequest(
-            index=index,
-            cost=prompt + self.spec.most_tokens(index),
-            prompt_tokens=prompt,
-            attempts=self.attempts.get(index, 0),
-        )
-
-
-class _Worker:
-    """A GPU with its row in the heartbeat table."""
-
-    def __init__(self, number: int, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self.number = number
-        self.life = 0
-        self.up = True
-        self.in_hand: dict[tuple[int, int], Work] = {}
-        self.tokens = 0
-        self.batches: dict[int, int] = {}  # batch: open requests
-        self.isolated: set[int] = set()
-        self._row: Session | None = None
-        self._beat: tuple[int, int, int] = (0, 0, 0)
-
-    def beat(self, now_s: float) -> None:
-        self._beat = (int(now_s * 1000), int(self.gpu.done_tokens), self.gpu.running)
-        self._row = None
-
-    def changed(self) -> None:
-        self._row = None
-
-    def session(self) -> Session:
-        if self._row is None:
-            beat_ms, tokens, running = self._beat
-            self._row = Session(
-                id=f"{self.number}/{self.life}",
-                worker=f"gpu{self.number:04}",
-                epoch=1,
-                state="ready",
-                model=MODEL,
-                slots=self.gpu.slots,
-                kv_tokens=self.gpu.slots * 4 * MAX_TOKENS,
-                max_batches=64,
-                inhand_requests=len(self.in_hand),
-                inhand_tokens=self.tokens,
-                batches=len(self.batches),
-                isolated=len(self.isolated),
-                running=running,
-                generated_tokens=tokens,
-                beat_ms=beat_ms,
-            )
-        return self._row
+    def balance(
+        self, sessions: Sequence[Session], workers: Sequence[WorkerView], now_ms: int
+    ) -> tuple[Recall, ...]: ...
 
 
 class World:
@@ -132,13 +39,16 @@ class World:
         gpus: Sequence[Gpu],
         jobs: Sequence[SimulatedJob],
         planner: Schedules,
-        deaths: Sequence[tuple[float, int]] = (),
+        incidents: Sequence[Incident] = (),
+        *,
         measures: type[Measures] = Measures,
+        timing: Timing | None = None,
     ) -> None:
-        """`deaths` are times in seconds at which a worker, by number, crashes; it is back after a while."""
-        self._workers = [_Worker(number, gpu) for number, gpu in enumerate(gpus)]
-        self._by_session = {worker.session().id: worker for worker in self._workers}
-        self._jobs = [_Job(number, job) for number, job in enumerate(jobs)]
+        late = {item.gpu for item in incidents if item.kind is Kind.JOIN}
+        self._timing = timing or Timing()
+        self._workers = [SimulatedWorker(number, gpu, up=number not in late) for number, gpu in enumerate(gpus)]
+        self._by_session = {worker.session_id: worker for worker in self._workers}
+        self._jobs = [LedgerJob(number, job) for number, job in enumerate(jobs)]
         self._planner = planner
         self._events: list[tuple[float, int, str, object]] = []
         self._sent = 0
@@ -146,9 +56,11 @@ class World:
         self._open = sum(job.count for job in jobs)
         self._now_s = 0.0
         self._waiting: set[str] = set()  # jobs, as of the last round
-        self.measures = measures(list(jobs), sum(gpu.speed for gpu in gpus))
-        for time_s, worker in deaths:
-            self._at(time_s, "death", worker)
+        self.measures = measures(list(jobs), speed_over_time([gpu.speed for gpu in gpus], incidents))
+        for worker in self._workers:
+            self._at(BEAT_S * worker.number / len(gpus), "beat", worker)
+        for item in incidents:
+            self._at(item.at_s, item.kind, item)
 
     def run(self) -> Measures:
         """Until everything is done."""
@@ -159,29 +71,24 @@ class World:
         self.measures.finish(self._now_s, self._effort())
         return self.measures
 
-    # What the planner reads
-
     def fronts(self, job_ids: Sequence[str], limit: int) -> list[JobFront]:
         """See `Queries.fronts`."""
-        return [self._front(self._jobs[int(job_id)], limit) for job_id in job_ids]
+        return [self._jobs[int(job_id)].front(limit) for job_id in job_ids]
 
-    def _front(self, job: _Job, limit: int) -> JobFront:
-        return JobFront(
-            pending=job.show(limit), backlog=job.pending, answered=job.answered, output_tokens=job.output_tokens
-        )
-
-    # Events
+    # The driver
 
     def _round(self, _: object) -> None:
-        for worker in self._workers:
-            if worker.up and (self._now_s + worker.number / len(self._workers)) % BEAT_S < ROUND_S:
-                worker.beat(self._now_s)
-        sessions = [worker.session() for worker in self._workers if worker.up]
+        """As `DriverService` does it."""
+        now_ms = int(self._now_s * 1000)
+        sessions = [worker.session(self._now_s) for worker in self._workers if worker.up]
         changes = self._changes()
         started_s = time.process_time()  # the machine may be busy with other things
         workers = self._planner.workers(sessions)
-        self._planner.learn(changes, int(self._now_s * 1000))
-        plan = self._planner.plan(self, workers, int(self._now_s * 1000)) if self._waiting else Plan()
+        self._planner.learn(changes, now_ms)
+        plan, recalls = Plan(), ()
+        if any(worker.has_room for worker in workers):
+            plan = self._planner.plan(self, workers, now_ms)
+            recalls = self._planner.balance(sessions, workers, now_ms)
         self.measures.note_round(
             self._now_s,
             time.process_time() - started_s,
@@ -190,6 +97,9 @@ class World:
             self._effort(),
         )
         self._assign(plan.assignments)
+        for recall in recalls:
+            self._by_session[recall.session_id].order = Order(count=recall.count, at_s=self._now_s, begun=recall.begun)
+            self.measures.note_order()
         self._at(self._now_s + ROUND_S, "round", None)
 
     def _changes(self) -> WaitingChanges:
@@ -206,84 +116,120 @@ class World:
             taken_of_job = taken.setdefault(item.job_id, set())
             assert not taken_of_job & set(item.indices), "a request is in two batches"
             taken_of_job |= set(item.indices)
-            worker, job = self._by_session[item.session_id], self._jobs[int(item.job_id)]
             self._batches += 1
-            worker.batches[self._batches] = len(item.indices)
-            if item.isolated:
-                worker.isolated.add(self._batches)
-            for index, expected in zip(item.indices, item.tokens, strict=True):
-                prompt, output = job.lengths[index]
-                work = Work(
-                    job=int(item.job_id),
-                    index=index,
-                    prompt_tokens=prompt,
-                    output_tokens=output,
-                    expected=expected,
-                    batch=self._batches,
-                )
-                worker.in_hand[work.job, index] = work
-                worker.tokens += expected
-                self._at(self._now_s + DISPATCH_S, "arrival", (worker, worker.life, work))
-            worker.changed()
+            self._send(item)
         for job_id, indices in taken.items():
             self._jobs[int(job_id)].take(indices)
 
-    def _arrival(self, what: tuple[_Worker, int, Work]) -> None:
-        worker, life, work = what
-        if worker.life != life:
-            return  # it died on the way, and the work was given back
-        if worker.gpu.add(work, self._now_s):
-            self.measures.note_start(work.job, self._now_s)
-        self._expect_end(worker)
+    def _send(self, item: Assignment) -> None:
+        worker, job = self._by_session[item.session_id], self._jobs[int(item.job_id)]
+        arrival_s = self._now_s + self._timing.dispatch_s()
+        for index, expected in zip(item.indices, item.tokens, strict=True):
+            prompt, output = job.lengths[index]
+            work = Work(
+                job=int(item.job_id),
+                index=index,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                expected=expected,
+                batch=self._batches,
+                most_tokens=prompt + job.spec.most_tokens(index),
+                priority=job.spec.priority,
+                attempts=job.attempts(index),
+                generated=job.generated(index),
+            )
+            worker.take(work, isolated=item.isolated)
+            self._at(arrival_s, "arrival", (worker, work))
 
-    def _end(self, what: tuple[_Worker, int]) -> None:
+    # The workers
+
+    def _beat(self, worker: SimulatedWorker) -> None:
+        """Each beats all the time, as far as it is there."""
+        if worker.up:
+            worker.report(self._now_s)
+            order = worker.take_order(self._now_s)
+            if order and self._timing.answer_arrives():
+                for work in worker.to_give_back(order, self._now_s):
+                    self._at(self._now_s + self._timing.give_back_s(), "given_back", (worker, work))
+            if worker.drains and not worker.in_hand:
+                worker.up = False
+                self.measures.note_left(self._now_s - worker.drains_since_s)
+        self._at(self._now_s + self._timing.beat_s(), "beat", worker)
+
+    def _arrival(self, what: tuple[SimulatedWorker, Work]) -> None:
+        worker, work = what
+        if worker.has(work):  # else it died on the way, and the work is pending again
+            self._note_begun(worker.gpu.add(work, self._now_s))
+            self._expect_end(worker)
+
+    def _end(self, what: tuple[SimulatedWorker, int]) -> None:
         worker, version = what
         if worker.gpu.version != version:
             return
         done, begun = worker.gpu.finish(self._now_s)
-        if begun is not None:
-            self.measures.note_start(begun.job, self._now_s)
-        job = self._jobs[done.job]
-        job.answered += 1
-        job.output_tokens += done.output_tokens
-        self._drop(worker, done)
+        self._note_begun(begun)
+        self._jobs[done.job].answer(done.output_tokens)
+        worker.drop(done)
         self._open -= 1
         self.measures.note_end(done.job, done.effort, self._now_s)
         self._expect_end(worker)
 
-    def _death(self, number: int) -> None:
-        worker = self._workers[number]
-        worker.gpu.crash(self._now_s)
-        worker.up = False
-        worker.life += 1
-        lost = list(worker.in_hand.values())
-        for work in lost:
-            self._drop(worker, work)
-        self._at(self._now_s + DETECT_S, "release", lost)
-        self._at(self._now_s + RESTART_S, "restart", worker)
+    def _given_back(self, what: tuple[SimulatedWorker, Work]) -> None:
+        worker, work = what
+        if worker.has(work):  # else it has ended meanwhile, or the worker has
+            generated = worker.gpu.generated(work, self._now_s)
+            self._note_begun(worker.gpu.withdraw(work, self._now_s))
+            self._expect_end(worker)
+            worker.drop(work)
+            self._jobs[work.job].give_back(work.index, generated, count_attempt=False)
+            self.measures.note_move(work.job, work.index)
 
-    def _release(self, lost: Sequence[Work]) -> None:
-        for work in lost:
-            self._jobs[work.job].give_back(work.index)
+    def _note_begun(self, begun: Sequence[Work]) -> None:
+        for work in begun:
+            self.measures.note_start(work.job, self._now_s)
 
-    def _restart(self, worker: _Worker) -> None:
-        worker.up = True
-        worker.beat(self._now_s)
-        self._by_session[worker.session().id] = worker
-
-    def _drop(self, worker: _Worker, work: Work) -> None:
-        del worker.in_hand[work.job, work.index]
-        worker.tokens -= work.expected
-        worker.batches[work.batch] -= 1
-        if not worker.batches[work.batch]:
-            del worker.batches[work.batch]
-            worker.isolated.discard(work.batch)
-        worker.changed()
-
-    def _expect_end(self, worker: _Worker) -> None:
+    def _expect_end(self, worker: SimulatedWorker) -> None:
         end_s = worker.gpu.next_end_s()
         if end_s is not None:
             self._at(end_s, "end", (worker, worker.gpu.version))
+
+    # Incidents
+
+    def _death(self, incident: Incident) -> None:
+        worker = self._workers[incident.gpu]
+        if worker.up:
+            lost = worker.crash(self._now_s)
+            self._at(self._now_s + DETECT_S, "release", lost)
+            self._at(self._now_s + RESTART_S, "restart", worker)
+
+    def _release(self, lost: Sequence[tuple[Work, int]]) -> None:
+        for work, saved in lost:
+            self._jobs[work.job].give_back(work.index, saved, count_attempt=True)
+
+    def _restart(self, worker: SimulatedWorker) -> None:
+        worker.begin(self._now_s)
+        self._by_session[worker.session_id] = worker
+
+    def _join(self, incident: Incident) -> None:
+        self._workers[incident.gpu].begin(self._now_s)
+
+    def _slow(self, incident: Incident) -> None:
+        worker = self._workers[incident.gpu]
+        worker.gpu.slow_down(incident.speed, self._now_s)
+        self._expect_end(worker)
+
+    def _drain(self, incident: Incident) -> None:
+        worker = self._workers[incident.gpu]
+        worker.leave(self._now_s)
+        self._at(self._now_s + DRAIN_S, "drained", (worker, worker.life))
+
+    def _drained(self, what: tuple[SimulatedWorker, int]) -> None:
+        """It gives the rest back, with its tokens so far."""
+        worker, life = what
+        if worker.up and worker.life == life:
+            self.measures.note_left(DRAIN_S)
+            for work, saved in worker.crash(self._now_s, checkpoint=1):
+                self._jobs[work.job].give_back(work.index, saved, count_attempt=False)
 
     def _effort(self) -> float:
         return sum(worker.gpu.done_by(self._now_s) for worker in self._workers)

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.records import Session
-from driver.balancing import CALM_MS, GAIN, HOLD_MS, MOVE_S, BalanceMemory, Recall, recalls
+from driver.balance_memory import CALM_MS, HOLD_MS, BalanceMemory
+from driver.balancing import BEGUN_GAIN, GAIN, MOVE_S, REST, left_behind, recalls
+from driver.snapshot import Recall
 from tests.support.views import worker
 
 SLOTS = 4
@@ -14,7 +16,7 @@ def holder(name="slow", waiting=2, **fields):
     """A worker whose slots are all in use; requests are of 100 tokens."""
     in_hand = SLOTS + waiting
     values = {"slots": SLOTS, "idle_slots": 0, "free_slots": 0, "in_hand": in_hand, "waiting": waiting, "speed": 4.0}
-    return worker(name, tokens_in_hand=100 * in_hand, **(values | fields))
+    return worker(name, **({"tokens_in_hand": 100 * in_hand} | values | fields))
 
 
 def idle(name="fast", slots=SLOTS, **fields):
@@ -27,7 +29,7 @@ def counts(holders, places):
 
 def test_what_waits_at_a_slow_worker_goes_to_one_that_has_nothing_to_do():
     (found,) = recalls([holder()], [idle()])
-    assert found == Recall(session_id="session of slow", worker="slow", count=2)
+    assert found == Recall(session_id="session of slow", worker="slow", model="m", count=2)
 
 
 def test_no_more_than_the_others_can_run_at_once():
@@ -55,10 +57,65 @@ def test_what_is_over_in_a_moment_is_not_worth_a_move():
     assert counts([holder(speed=4000.0)], [idle(speed=40_000.0)]) == {}
 
 
-def test_who_leaves_gives_all_to_whoever_is_there_and_comes_first():
-    leaving = holder("leaving", leaving=True, speed=400.0)
-    assert counts([leaving], [idle(speed=1.0)]) == {"leaving": 2}
-    assert counts([holder(), leaving], [idle(slots=3)]) == {"leaving": 2, "slow": 1}
+def test_who_leaves_gives_all_that_waits_to_whoever_there_is():
+    (found,) = left_behind([holder("leaving", leaving=True, speed=400.0)], [idle(slots=1, speed=1.0)])
+    assert (found.worker, found.count, found.begun) == ("leaving", 2, False)
+
+
+@pytest.mark.parametrize("others", [[], [idle(model="another")], [idle(isolated=True)]])
+def test_who_leaves_keeps_what_nobody_else_could_run(others):
+    assert left_behind([holder(leaving=True)], others) == ()
+
+
+def test_who_stays_or_has_begun_all_leaves_nothing_behind():
+    held = [holder(), holder(leaving=True, waiting=0), holder(leaving=True, isolated=True)]
+    assert left_behind(held, [idle()]) == ()
+
+
+def runner(name="slow", running=2, **fields):
+    """A worker whose requests have all begun; `pace` is the speed of each."""
+    values = {"in_hand": running, "running": running, "waiting": 0, "pace": 1.0}
+    return holder(name, **({"tokens_in_hand": 100 * running} | values | fields))
+
+
+def test_what_runs_moves_from_a_much_slower_worker():
+    (found,) = recalls([runner()], [idle(is_proven=True)])
+    assert (found.worker, found.count, found.begun) == ("slow", 2, True)
+
+
+def test_what_runs_where_a_much_slower_worker_leaves_goes_too():
+    leaving = runner(leaving=True, waiting=1, in_hand=3)
+    (found,) = left_behind([leaving], [idle(idle_slots=0, is_proven=True)])
+    assert (found.count, found.begun) == (3, True)
+    (found,) = left_behind([leaving], [idle(idle_slots=0, speed=4.0, is_proven=True), idle("unseen")])
+    assert (found.count, found.begun) == (1, False)
+
+
+def test_what_waits_goes_before_what_runs():
+    both = runner(waiting=1, in_hand=3, tokens_in_hand=300)
+    assert [recall.begun for recall in recalls([both], [idle(slots=1, is_proven=True)])] == [False]
+    (all_of_it,) = recalls([both], [idle(is_proven=True)])
+    assert (all_of_it.count, all_of_it.begun) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("held", "place"),
+    [
+        ({"pace": 0.0}, {}),  # nobody has seen how slow it is
+        ({}, {"is_proven": False}),  # it may be as slow, at work
+        ({"pace": 6.0}, {}),  # less than twice as slow
+        ({"isolated": True}, {}),
+        ({"tokens_in_hand": 1}, {}),  # over in a moment
+    ],
+)
+def test_what_runs_stays_where_it_would_not_clearly_end_sooner(held, place):
+    assert recalls([runner(**held)], [idle(**({"is_proven": True} | place))]) == ()
+
+
+def test_a_worker_short_of_memory_is_seen_to_run_few_at_once():
+    few = holder(waiting=1, running=1, in_hand=2, tokens_in_hand=200)
+    assert counts([few], [idle(speed=3.0)]) == {"slow": 1}
+    assert counts([holder(waiting=1, running=SLOTS)], [idle(speed=3.0)]) == {}
 
 
 def test_who_would_take_longest_is_relieved_first():
@@ -74,48 +131,65 @@ def test_an_old_beat_takes_no_more_than_is_there():
 
 
 _speeds = st.sampled_from([1.0, 2.0, 4.0, 40.0])
+
+
+def _holder(name, waiting, running, speed, pace, isolated):
+    running = SLOTS if waiting else running
+    fields = {"running": running, "in_hand": running + waiting, "tokens_in_hand": 100 * (running + waiting)}
+    return holder(name, waiting, speed=speed, pace=pace, isolated=isolated, **fields)
+
+
 _holders = st.lists(
-    st.builds(
-        lambda waiting, speed, leaving, isolated: {
-            "waiting": waiting,
-            "speed": speed,
-            "leaving": leaving,
-            "isolated": isolated,
-        },
+    st.tuples(
         st.integers(0, 12),
+        st.integers(0, SLOTS),
         _speeds,
-        st.booleans(),
+        st.sampled_from([0.0, 0.2, 1.0, 10.0]),
         st.sampled_from([False, False, True]),
     ),
     max_size=5,
-).map(lambda rows: [holder(f"h{i}", **row) for i, row in enumerate(rows)])
-_idle = st.lists(st.tuples(st.integers(0, SLOTS), _speeds, st.sampled_from([0, 150, 1000])), max_size=5).map(
-    lambda rows: [idle(f"i{i}", slots, speed=s, free_tokens=t) for i, (slots, s, t) in enumerate(rows)]
+).map(lambda rows: [_holder(f"h{i}", *row) for i, row in enumerate(rows)])
+_idle = st.lists(
+    st.tuples(st.integers(0, SLOTS), _speeds, st.sampled_from([0, 150, 1000]), st.booleans()), max_size=5
+).map(
+    lambda rows: [
+        idle(f"i{i}", slots, speed=s, free_tokens=t, is_proven=proven) for i, (slots, s, t, proven) in enumerate(rows)
+    ]
 )
 
 
 def end_s(view, waiting):
     """When the last of so many that wait at a worker is done, all requests being alike."""
-    return (waiting + view.slots) * 100 / view.speed
+    return (waiting + SLOTS) / SLOTS * 100 * request_s_per_token(view)
+
+
+def request_s_per_token(view):
+    return 1 / view.pace if view.pace else SLOTS / view.speed
 
 
 @given(_holders, _idle)
-def test_only_what_waits_moves_and_only_as_much_as_is_taken_at_once(holders, places):
-    found = counts(holders, places)
+def test_only_as_much_moves_as_is_there_and_is_taken_at_once(holders, places):
     by_name = {view.worker: view for view in holders}
-    assert all(0 < count <= by_name[name].waiting for name, count in found.items())
-    assert not any(by_name[name].isolated for name in found)
-    assert sum(found.values()) <= sum(min(view.idle_slots, view.free_tokens // 100) for view in places)
+    found = recalls(holders, places)
+    for recall in found:
+        view = by_name[recall.worker]
+        assert 0 < recall.count <= view.waiting + view.running
+        assert recall.begun == (recall.count > view.waiting)
+        assert not view.isolated
+    room = sum(min(view.idle_slots, view.free_tokens // 100) for view in places)
+    assert sum(recall.count for recall in found) <= room
 
 
 @given(_holders, _idle)
 def test_whatever_moves_gains(holders, places):
-    found = counts(holders, places)
+    by_name = {view.worker: view for view in holders}
     soonest_s = min((SLOTS * 100 / view.speed for view in places), default=0.0)
-    for view in holders:
-        if view.worker in found and not view.leaving:
-            last_taken = view.waiting - found[view.worker] + 1
-            assert end_s(view, last_taken) > GAIN * soonest_s + MOVE_S
+    for recall in recalls(holders, places):
+        view = by_name[recall.worker]
+        if recall.begun:
+            assert 100 * REST / view.pace > BEGUN_GAIN * REST * soonest_s + MOVE_S
+        else:
+            assert end_s(view, view.waiting - recall.count + 1) > GAIN * soonest_s + MOVE_S
 
 
 @given(_holders, _idle)
@@ -124,8 +198,9 @@ def test_once_it_has_moved_nothing_more_moves(holders, places):
     found = counts(holders, places)
     moved = sum(found.values())
     for at, view in enumerate(holders):
-        left = view.waiting - found.get(view.worker, 0)
-        fields = {"waiting": left, "in_hand": SLOTS + left, "tokens_in_hand": 100 * (SLOTS + left)}
+        left = view.waiting + view.running - found.get(view.worker, 0)
+        running = min(left, view.running)
+        fields = {"waiting": left - running, "running": running, "in_hand": left, "tokens_in_hand": 100 * left}
         holders[at] = msgspec.structs.replace(view, **fields)
     for at, view in sorted(enumerate(places), key=lambda item: -item[1].speed):
         taken = min(moved, view.idle_slots, view.free_tokens // 100)
@@ -137,6 +212,15 @@ def test_once_it_has_moved_nothing_more_moves(holders, places):
             free_tokens=view.free_tokens - 100 * taken,
         )
     assert counts(holders, places) == {}
+
+
+@given(_idle)
+def test_equal_workers_keep_what_they_run(places):
+    """However many requests each has: fewer of them only go faster."""
+    speed = 4.0
+    equals = [msgspec.structs.replace(view, speed=speed, is_proven=True) for view in places]
+    held = [runner(f"r{n}", running=n, pace=speed / SLOTS * (1 + 1 / n)) for n in range(1, SLOTS + 1)]
+    assert recalls(held, equals) == ()
 
 
 @given(_holders, _idle)
@@ -176,7 +260,7 @@ def test_a_server_whose_clock_goes_back_is_believed_again_soon():
 
 def test_who_was_asked_is_left_alone_for_a_while():
     memory = BalanceMemory()
-    memory.note_order(Recall(session_id="s", worker="w", count=1), "m", 5000)
+    memory.note_order(Recall(session_id="s", worker="w", model="m", count=1), 5000)
     memory.note([beat(0, 5000 + CALM_MS - 1)])
     assert (memory.asked_models, memory.asked_sessions) == ({"m"}, {"s"})
     memory.note([beat(0, 5000 + CALM_MS)])

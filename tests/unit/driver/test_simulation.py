@@ -6,7 +6,7 @@ The simulation itself checks that no request is assigned twice or when it is not
 import pytest
 
 from tests.simulate.gpu import Gpu, Work
-from tests.simulate.limit import least_over_bound
+from tests.simulate.limit import least_over_bound, soonest_end_s
 from tests.simulate.measures import jain
 from tests.simulate.scenarios import Scenario, equal, heterogeneous, mixed, simulate, small
 from tests.simulate.workload import SimulatedJob
@@ -24,7 +24,7 @@ def test_alone_a_request_takes_its_tokens_over_the_speed():
     assert gpu.add(work(0, 50), 1.0)
     assert gpu.next_end_s() == pytest.approx(6.0)
     done, begun = gpu.finish(6.0)
-    assert (done.index, begun, gpu.done_tokens) == (0, None, pytest.approx(50.0))
+    assert (done.index, begun, gpu.done_tokens) == (0, [], pytest.approx(50.0))
 
 
 def test_together_each_is_slower_and_all_are_faster():
@@ -37,9 +37,9 @@ def test_together_each_is_slower_and_all_are_faster():
 
 def test_what_has_no_slot_waits_for_one():
     gpu = Gpu(slots=1, alone=10.0)
-    assert [gpu.add(work(index, 50), 0.0) for index in range(2)] == [True, False]
+    assert [len(gpu.add(work(index, 50), 0.0)) for index in range(2)] == [1, 0]
     done, begun = gpu.finish(5.0)
-    assert (done.index, begun.index, gpu.next_end_s()) == (0, 1, pytest.approx(10.0))
+    assert (done.index, begun[0].index, gpu.next_end_s()) == (0, 1, pytest.approx(10.0))
 
 
 def test_jains_index_is_one_for_equals():
@@ -68,6 +68,11 @@ def test_nobody_knows_what_runs_longest_so_the_bound_is_not_reached():
     few, many = (least_over_bound(gpus, 1000 * gpus, slots=32, alone=60.0) for gpus in (2, 40))
     assert 1.01 < few < many, "the more GPUs, the longer the last of them"
     assert least_over_bound(1, 1000, slots=1, alone=60.0) == pytest.approx(1.0), "one slot is busy to the end"
+
+
+def test_what_comes_late_cannot_end_before_its_own_time():
+    jobs = [SimulatedJob(count=2, at_s=1.0, lengths=((20, 9), (0, 19))), SimulatedJob(count=1, lengths=((0, 25),))]
+    assert soonest_end_s(jobs, 10.0) == pytest.approx(2.9)
 
 
 def test_many_small_jobs_are_served_as_one_large_would_be():
