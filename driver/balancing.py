@@ -101,10 +101,15 @@ def left_behind(holders: Iterable[WorkerView], able: Iterable[WorkerView]) -> tu
 
 def recalls(holders: Iterable[WorkerView], idle: Iterable[WorkerView]) -> tuple[Recall, ...]:
     """What workers of one model give back to those that have nothing to do for it."""
-    places = sorted((_Place(view) for view in idle if _runs_at_once(view)), key=lambda place: place.request_s_per_token)
+    # Of equals those that were seen at work come last: only to them goes what runs.
+    places = sorted(
+        (_Place(view) for view in idle if _runs_at_once(view)),
+        key=lambda place: (place.request_s_per_token, place.is_proven, place.free, place.free_tokens),
+    )
     lines = [_Holder(view) for view in holders if not view.isolated]
     before = [(line, line.waiting, line.running) for line in lines]
-    _take([line for line in lines if line.count], places)
+    _take([line for line in lines if line.waiting], places)
+    _take([line for line in lines if not line.waiting and line.running], [place for place in places if place.is_proven])
     return tuple(
         _recall(line.view, waiting + running - line.count, begun=line.running < running)
         for line, waiting, running in before
@@ -117,7 +122,10 @@ def _recall(view: WorkerView, count: int, *, begun: bool) -> Recall:
 
 
 def _take(holders: Sequence[_Holder], places: Sequence[_Place]) -> None:
-    """Take the last of whoever is worst off to the fastest that has room, as long as anybody gains."""
+    """Take the last of whoever is worst off to the fastest that has room, as long as anybody gains.
+
+    Either all have requests waiting, and only these are taken, or none has.
+    """
     line = [(holder.urgency, holder) for holder in holders]
     heapify(line)
     fastest = iter(places)
@@ -130,8 +138,9 @@ def _take(holders: Sequence[_Holder], places: Sequence[_Place]) -> None:
             heappop(line)
         else:
             place.fill(holder.tokens_each)
+            is_waiting = holder.waiting > 0
             holder.take()
-            if holder.count:
+            if holder.waiting or (holder.running and not is_waiting):
                 heapreplace(line, (holder.urgency, holder))
             else:
                 heappop(line)
