@@ -176,6 +176,9 @@ def finishing_quotas(workers: Iterable[WorkerView], demand: Demand) -> dict[str,
     request for longer than the others with everything get nothing already before that.
     """
     views = list(workers)
+    quotas: dict[str, int | None] = {view.session_id: 0 for view in views}
+    # Nobody waits for those that take nothing.
+    views = [view for view in views if not view.isolated and (view.has_room or view.in_hand)]
     alone_s = {view.session_id: demand.longest * view.slots / view.speed for view in views}
     # Of what is in hand half is done, on average.
     work, speed, end_s = demand.tokens, 0.0, inf
@@ -187,7 +190,6 @@ def finishing_quotas(workers: Iterable[WorkerView], demand: Demand) -> dict[str,
         work += view.tokens_in_hand / 2
         speed += view.speed
         end_s = work / speed
-    quotas: dict[str, int | None] = dict.fromkeys(alone_s, 0)
     is_far = demand.requests >= sum(view.slots for view in used)
     typical = demand.tokens / demand.requests if demand.requests else 1.0
     for view in used:

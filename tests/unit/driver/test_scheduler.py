@@ -210,8 +210,8 @@ def test_nothing_waits_while_a_worker_that_is_as_fast_as_any_could_run_it(snap, 
     for j in snap.jobs:
         if any((j.id, r.index) not in sent for r in j.pending if r.attempts == 0):
             for w, own, _ in room_used(snap, assignments):
-                alike = all(other.speed == w.speed for other in snap.workers)
-                if w.serves(j.model) and w.session_id not in suspicious and not w.isolated and alike:
+                fastest = all(other.speed / other.slots <= w.speed / w.slots for other in snap.workers)
+                if w.serves(j.model) and w.session_id not in suspicious and not w.isolated and fastest:
                     taken = sum(len(a.indices) for a in own)
                     full = (
                         w.idle_slots <= taken
@@ -219,6 +219,15 @@ def test_nothing_waits_while_a_worker_that_is_as_fast_as_any_could_run_it(snap, 
                         or w.free_tokens <= sum(sum(a.tokens) for a in own)
                     )
                     assert full or taken > 0  # it has its part of what is left
+
+
+def test_nobody_waits_for_a_worker_that_takes_nothing():
+    """It runs one request at a time, faster than the other does, but has no memory, or is busy with suspects only."""
+    takes_nothing = worker("none", slots=1, free_slots=2, free_tokens=0, idle_slots=0)
+    suspicious = worker("suspects", slots=1, free_slots=1, in_hand=1, isolated=True)
+    idle = worker("idle", slots=3, free_slots=4, free_tokens=51, idle_slots=3)
+    (given,) = scheduled(snapshot([job(count=1)], [takes_nothing, suspicious, idle]))
+    assert given.worker == "idle"
 
 
 def able(snap, j):
