@@ -51,7 +51,7 @@ def run_latency(plan: Plan, *, quick: bool = False) -> Report:
     urgent = _compare(
         URGENT,
         plan,
-        lambda: urgent_latencies(plan.urgent, waiting=plan.waiting),
+        lambda: urgent_latencies(plan.urgent, waiting=plan.waiting, max_tokens=1),
         plan.urgent,
         plan.waiting,
         quick=quick,
