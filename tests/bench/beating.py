@@ -2,6 +2,7 @@
 
 `python -m tests.bench.beating COUNT` opens COUNT sessions on STOKER_BROKER_URL, says "beating", and beats for each once
 a `heartbeat_interval`, evenly spread, until its standard input is closed; then it says how late the latest beat was.
+With each beat goes what a worker's supervisor asks once a second: whether its session is the latest, and lives.
 """
 
 import json
@@ -20,6 +21,7 @@ from broker.store import Store
 SLOTS = 256
 CONTEXT_TOKENS = 8_192
 OPENING = {"host": "bench", "pid": 1, "device": "cuda:0"}
+CONNECTION = f"{uuid.uuid4().hex}{'0' * 8}:12345"  # as long as one, of no server
 # As long as that of a worker with one GPU.
 TELEMETRY = json.dumps(
     {
@@ -39,9 +41,10 @@ def beat_for(count: int) -> float:
     """Beat for so many workers until standard input ends; the most seconds that a beat came late."""
     settings = load_broker_settings()
     store = Store(settings)
+    instance = uuid.uuid4().hex
     workers = [(uuid.uuid4().hex, f"bench-{number}@bench") for number in range(count)]
     for session_id, name in workers:
-        store.sessions.open(session_id, name, uuid.uuid4().hex, OPENING)
+        store.sessions.open(session_id, name, instance, OPENING)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     print("beating", flush=True)
@@ -49,6 +52,8 @@ def beat_for(count: int) -> float:
     while not ended.is_set():
         session_id, name = workers[beats % count]
         store.sessions.beat(session_id, name, _heartbeat(beats // count))
+        assert store.sessions.current(name, instance=instance) == session_id
+        assert store.sessions.watch(session_id, instance) == WorkerState.READY
         beats += 1
         late_s = time.monotonic() - (start_s + beats * settings.heartbeat_interval / count)
         latest_s = max(latest_s, late_s)
@@ -65,6 +70,7 @@ def _heartbeat(number: int) -> Heartbeat:
     return Heartbeat(
         state=WorkerState.READY,
         model="bench",
+        connection=CONNECTION,
         telemetry=TELEMETRY,
         max_batches=64,
         slots=SLOTS,
