@@ -1,6 +1,7 @@
 -- cancel: mark a job as cancelled, and seal it; the caller then commits a `cancelled` output for what is pending.
 --
 -- Requests that a worker holds get their outputs from that worker. What was announced and did not come waits no more.
+-- A job whose client was lost is from now on one that somebody wanted to end.
 --
 -- KEYS 1 job  2 closing  3 stopping  4 load  5 answers  6 answered
 -- ARGV 1 job id
@@ -9,7 +10,7 @@
 local job = redis.call('HMGET', KEYS[1], 'state', 'submitted', 'done', 'user', 'reserved_requests', 'reserved_tokens')
 if not job[1] then return -1 end
 if job[1] == 'done' then return 0 end
-redis.call('HSET', KEYS[1], 'cancelled', 1, 'state', 'running')
+redis.call('HSET', KEYS[1], 'cancelled', 1, 'state', 'running', 'client_lost', 0)
 redis.call('ZADD', KEYS[3], 0, ARGV[1])
 redis.call('UNLINK', KEYS[5], KEYS[6])
 if job[4] and tonumber(job[5]) + job[6] > 0 then

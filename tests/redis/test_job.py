@@ -160,6 +160,14 @@ def test_get_says_that_a_job_is_incomplete_and_has_what_there_is(stage):
     assert job.progress().client_lost
 
 
+def test_one_that_is_cancelled_is_not_called_incomplete(stage):
+    job = stage.job(1, last=False)
+    stage.ledger.abandon(job, stage.queries.job(job).touched_ms)
+    handle(stage, job).cancel()
+    assert [output.error.code for output in handle(stage, job).get(5)] == ["cancelled"]
+    assert not handle(stage, job).progress().client_lost
+
+
 def test_a_job_whose_client_came_back_while_it_was_read_is_complete(stage):
     job = lost_job(stage)
     outputs = handle(stage, job).as_completed(5)
