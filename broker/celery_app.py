@@ -3,8 +3,10 @@
 from typing import Any
 
 from celery import Celery
+from kombu.connection import Connection
 from kombu.entity import Queue
 
+from broker.errors import ConfigurationError
 from broker.keys import SessionKeys
 from broker.settings import BrokerSettings
 from broker.topology import GENERATE_BATCH, queue_name
@@ -19,7 +21,12 @@ SOCKET_OPTIONS = {
 
 
 def create_app(settings: BrokerSettings, session: SessionKeys | None = None) -> Celery:
-    """The Celery app for this broker; a worker gives its session's keys, so that its unacked messages are its own."""
+    """The Celery app for this broker; a worker gives its session's keys, so that its unacked messages are its own.
+
+    Raises:
+        ConfigurationError: the URL has an option that redis-py may know, and Celery does not.
+    """
+    _refuse_unknown_options(settings)
     app = Celery("stoker", broker=settings.broker_url, backend=settings.broker_url, set_as_current=False)
     app.conf.update(_config(settings, session))
     return app
@@ -45,6 +52,15 @@ def send_batch(app: Celery, worker: str, batch_id: str, job_id: str) -> None:
         retry=True,
         retry_policy={"max_retries": 3, "interval_start": 0.1, "interval_max": 0.5},
     )
+
+
+def _refuse_unknown_options(settings: BrokerSettings) -> None:
+    try:
+        Connection(settings.broker_url)  # not made before it is used
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"broker_url={settings.masked_url!r}: of the options of a URL, Celery takes those of TLS only: {error}"
+        ) from error
 
 
 def _config(settings: BrokerSettings, session: SessionKeys | None) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _url_problem(url: str) -> str | None:
         return f"must start with {' or '.join(f'{scheme}://' for scheme in SCHEMES)}"
     if port == 0:
         return "no valid URL: port 0 cannot be reached"
-    database = parts.path.strip("/")  # what is no number, redis-py takes for 0 without a word
+    database = parts.path.removeprefix("/")  # what is no number, redis-py takes for 0 without a word
     return None if database.isdecimal() or not database else "no valid URL: the database behind the / is not a number"
 
 

@@ -20,7 +20,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from broker import lifeline, panel
 from broker.celery_app import create_app, worker_queue
 from broker.environment import PREFIX
-from broker.errors import BrokerError, StokerError, WorkerNameTakenError
+from broker.errors import BrokerError, ConfigurationError, StokerError, WorkerNameTakenError
 from broker.keys import Keys
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
@@ -50,7 +50,10 @@ def main() -> int:
     _set_up_logging(settings)
     broker = load_broker_settings()
     session_id = uuid.uuid4().hex
-    app = create_app(broker, Keys(broker.namespace).session(session_id))
+    try:
+        app = create_app(broker, Keys(broker.namespace).session(session_id))
+    except ConfigurationError as error:
+        end_process(EXIT_CONFIGURATION, str(error))
     tasks.register(app)
     panel.register(tasks.answer)
     app.conf.update(_worker_config(settings))

@@ -166,6 +166,15 @@ def test_wrong_arguments_are_one_clear_line_and_exit_code_2(stoker_here, argumen
     assert message in run.stderr
 
 
+@pytest.mark.parametrize(("command", "code"), [("driver", 2), ("worker", 78)])
+def test_an_option_of_the_url_that_celery_does_not_take_is_one_line(cluster, command, code):
+    run = cluster.stoker(command, "--broker", f"{cluster.store.url}?socket_timeout=3")
+
+    assert run.returncode == code
+    assert len(run.stderr.splitlines()) == 1
+    assert "Celery takes those of TLS only" in run.stderr
+
+
 @pytest.mark.parametrize("command", [("generate", "Hello"), ("driver",), ("worker",)])
 def test_a_broker_that_does_not_answer_is_one_line_and_exit_code_3(cluster, command):
     with socket.socket() as unused:

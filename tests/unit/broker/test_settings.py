@@ -109,8 +109,8 @@ def test_a_url_may_name_a_database_by_its_number(path):
     assert BrokerSettings(broker_url=f"rediss://host{path}").broker_url.endswith(path)
 
 
-@pytest.mark.parametrize("path", ["/abc", "/0/1", "/-1"])
+@pytest.mark.parametrize("path", ["/abc", "/0/1", "/-1", "/0/"])
 def test_one_that_is_no_number_is_refused(path):
-    """redis-py would take it for database 0."""
+    """redis-py would take it for database 0, or Celery would fail at it later."""
     with pytest.raises(ConfigurationError, match="the database behind the / is not a number"):
         BrokerSettings(broker_url=f"redis://host{path}")
