@@ -33,5 +33,6 @@ class Background:
 
     def join(self) -> bool:
         """Wait for its end, a few seconds at most. Whether it has ended."""
-        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():  # an interrupt may have kept it from its start
+            self._thread.join(PATIENCE_S)
         return not self._thread.is_alive()

@@ -153,6 +153,7 @@ class Client:
             ExceedsLimitError: a request is larger than a limit.
             BrokerUnavailableError: Redis does not answer at the start; later it is waited for.
             NotFinishedError: not all outputs came within `timeout` seconds (also a TimeoutError).
+            IncompleteJobError, JobNotFoundError: this process stood still for so long that it was taken for gone.
         """
         if type(window) is not int or window < 1:
             raise InvalidRequestError(f"window must be a whole number above 0, not {shown(window)}")

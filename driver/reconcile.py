@@ -76,11 +76,10 @@ class Reconciler:
             if job.reserved_requests:
                 logger.warning("job %s: its client is gone; cancelled, as it was not all there", job.id)
                 self._store.ledger.cancel(job.id)
-            else:
-                if self._store.ledger.abandon(job.id, job.touched_ms):
-                    logger.warning(
-                        "job %s is incomplete: its client is gone; sealed after %d requests", job.id, job.submitted
-                    )
+            elif self._store.ledger.abandon(job.id, job.touched_ms):
+                logger.warning(
+                    "job %s is incomplete: its client is gone; sealed after %d requests", job.id, job.submitted
+                )
 
     def _resend_lost(self, sessions: Sequence[Session], now_ms: int) -> None:
         """Send again what was assigned and never claimed, as the message may be lost, and what may be forgotten.

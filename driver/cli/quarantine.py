@@ -13,6 +13,7 @@ from broker.ledger import quarantine_name
 from broker.records import QuarantinedRequest
 from driver.cli.options import Broker
 from driver.cli.terminal import short_client
+from driver.client import Client
 
 SHOWN_CHARACTERS = 60
 
@@ -38,12 +39,13 @@ def retry(
     name: Annotated[str, typer.Argument(metavar="JOB/INDEX", help="As listed.")],
 ) -> None:
     """Submit a quarantined request again, as a job of its own; its first output stays as it is."""
-    client = short_client(context.obj)
-    entries = {quarantine_name(entry): entry for entry in client.store.queries.quarantined()}
+    quarantined = short_client(context.obj).store.queries.quarantined()
+    entries = {quarantine_name(entry): entry for entry in quarantined}
     if name not in entries:
         raise InvalidRequestError(f"nothing named {name!r} is quarantined; `stoker quarantine` lists what is")
     entry = entries[name]
-    job = client.submit([entry.request], model=entry.model)
+    # Not in a hurry: a late answer must not look like a failure, as whoever tries again would have it run twice.
+    job = Client(context.obj).submit([entry.request], model=entry.model)
     typer.echo(f"submitted as job {job.id}")
 
 

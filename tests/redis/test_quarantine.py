@@ -1,7 +1,11 @@
 import pytest
+from typer.testing import CliRunner
 
 from broker import ledger
+from broker.connection import SOCKET_TIMEOUT_S
 from broker.records import QuarantinedRequest
+from driver.cli.app import app
+from driver.client import Client
 from tests.support.racing import race
 from tests.support.stage import request
 
@@ -82,3 +86,20 @@ def stage(stage):
 
     stage.age_quarantine = age
     return stage
+
+
+def test_one_is_tried_again_without_haste(stage, settings, monkeypatch):
+    """An answer that is only late must not look like a failure: the request would be submitted twice."""
+    stage.ledger.quarantine(entry(0))
+    waits_s = []
+    submit = Client.submit
+
+    def noted(client, *args, **options):
+        waits_s.append(client.store.redis.connection_pool.connection_kwargs["socket_timeout"])
+        return submit(client, *args, **options)
+
+    monkeypatch.setattr(Client, "submit", noted)
+    place = {"STOKER_BROKER_URL": settings.broker_url, "STOKER_NAMESPACE": settings.namespace}
+    run = CliRunner().invoke(app, ["quarantine", "retry", "job/0"], env=place)
+    assert waits_s == [SOCKET_TIMEOUT_S]
+    assert [f"submitted as job {job.id}" for job in stage.queries.open_jobs()] == run.output.split("\n")[:-1]

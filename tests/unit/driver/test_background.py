@@ -31,6 +31,12 @@ def test_one_that_ends_by_itself_is_waited_for():
     assert loop.join()
 
 
+def test_one_that_an_interrupt_kept_from_its_start_has_ended():
+    loop = Background("x", lambda: None, lambda: None)
+    loop.stop()
+    assert loop.join()
+
+
 def test_one_that_does_not_end_holds_up_nobody(blocked, monkeypatch):
     monkeypatch.setattr(background, "PATIENCE_S", 0.01)
     loop = Background("x", blocked.wait, lambda: None)
