@@ -10,7 +10,7 @@ import msgspec
 from broker.costs import estimated_prompt_tokens
 from broker.errors import InvalidRequestError
 from broker.messages import Request
-from broker.parameters import shown
+from broker.values import shown
 
 RUN_REQUESTS = 256
 RUN_BYTES = 1 << 20  # estimated
