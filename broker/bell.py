@@ -13,6 +13,8 @@ from broker.keys import Keys
 
 logger = logging.getLogger(__name__)
 
+MOST_READ = 1000  # messages; more are left behind with their connection, as reading them would hold up the leader
+
 
 class Bell:
     """Listens by a connection of its own from the first call on, where Redis lets it; close it.
@@ -29,8 +31,10 @@ class Bell:
 
     def forget(self) -> None:
         """Whatever it rang for so far will be seen."""
-        while self._hears(0.0):
-            pass
+        for _ in range(MOST_READ):
+            if not self._hears(0.0):
+                return
+        self.close()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for it to ring, at most so long. Whether it did, since it was last heard or forgotten."""
@@ -41,7 +45,7 @@ class Bell:
         return False
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; the next call opens another."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -131,7 +131,8 @@ class DriverService:
 
     def _wait(self, tick_started_s: float) -> None:
         if not self.leads:
-            # A standby must not take the wake-ups from the leader.
+            # A standby must not take the wake-ups from the leader, nor listen to what it does not read.
+            self._pace.close()
             self._stopped.wait(self._settings.schedule_interval)
             return
         self._changed = self._pace.wait(tick_started_s, is_full=self._is_full)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -106,16 +106,19 @@ class EngineLoop:
         for _, index in mine:
             self.withdraw(batch_id, index)
 
-    def movable(self, *, begun: bool) -> list[tuple[str, int]]:
+    def movable(self, *, begun: Collection[str] = ()) -> list[tuple[str, int]]:
         """Batch and index of what the engine has not begun, in the order in which it will.
 
-        With `begun`, before these come those that have begun and can go on elsewhere, in the order in which they came.
+        Before these come, of the batches `begun`, those that have begun and can go on elsewhere, in the order in which
+        they came.
         """
         waiting = self._engine.not_begun()
         with self._lock:
             known = self._waiting.copy()
-        running = known.keys() - set(waiting) if begun and self._engine.traits.token_ids else set[str]()
-        line = [request_id for request_id in known if request_id in running] + list(waiting)
+        not_running = set(waiting)
+        batches = begun if self._engine.traits.token_ids else ()
+        running = [item for item in known if _batch_id(item) in batches and item not in not_running]
+        line = [*running, *waiting]
         return [(_batch_id(request_id), known[request_id].index) for request_id in line if request_id in known]
 
     def _take_back(self, priority: int) -> list[tuple[str, Request, tuple[int, ...]]]:

@@ -64,6 +64,7 @@ class _Execution:
         self._open = {item.index: item for item in claimed.requests}
         self._end_s = float("inf") if claimed.deadline_s is None else time.monotonic() + claimed.deadline_s
         ticket.cancelled = claimed.cancelled
+        ticket.end_s = self._end_s
         ticket.suspects = frozenset(item.index for item in claimed.requests if item.attempts)
 
     def run(self) -> None:

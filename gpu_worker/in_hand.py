@@ -8,6 +8,8 @@ from gpu_worker.inbox import Inbox
 
 # So long what has come stays: a request that was given back to be run elsewhere is not sent around.
 SETTLE_S = 2.0
+# So near to its deadline what runs stays: while it waits to go on elsewhere it could end without its text so far.
+NEAR_END_S = 30.0
 
 
 class Ticket:
@@ -23,6 +25,7 @@ class Ticket:
         self.cancelled = False
         self.suspects: frozenset[int] = frozenset()
         self.taken_s = time.monotonic()
+        self.end_s = float("inf")  # when the job's deadline is
 
     def cancel(self) -> None:
         """The job was cancelled."""
@@ -70,6 +73,11 @@ class InHand:
         for ticket in self._all():
             if ticket.job_id in job_ids and not ticket.cancelled:
                 ticket.cancel()
+
+    def unhurried(self) -> set[str]:
+        """The batches whose deadline, if they have one, is far enough away that what runs of them may move."""
+        near_s = time.monotonic() + NEAR_END_S
+        return {ticket.batch_id for ticket in self._all() if ticket.end_s > near_s}
 
     def recall(self, line: Sequence[tuple[str, int]], count: int) -> int:
         """Tell batches to give back so many of these requests: batch and index, in the order in which they begin.

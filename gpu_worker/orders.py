@@ -53,7 +53,8 @@ class Orders:
     def _recall(self, count: int, *, begun: bool) -> None:
         """Have requests given back that would end sooner elsewhere; those that have begun only where that is wanted."""
         loop = self._seat.loop
-        found = self._in_hand.recall(loop.movable(begun=begun), count) if loop is not None else 0
+        batches = self._in_hand.unhurried() if begun else ()
+        found = self._in_hand.recall(loop.movable(begun=batches), count) if loop is not None else 0
         logger.info("asked to give back %d requests; found %d", count, found)
 
     def _look_for_cancelled_jobs(self) -> None:

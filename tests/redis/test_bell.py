@@ -4,6 +4,7 @@ import pytest
 from broker.bell import Bell
 from broker.store import Store
 from tests.support.stage import Stage
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 10.0
 
@@ -78,6 +79,17 @@ def test_what_it_rang_for_can_be_forgotten(stage, bell, rings):
     stage.redis.ping()  # all that was sent has come
     bell.forget()
     assert not bell.wait(0.001)
+
+
+def test_a_crowd_of_messages_is_left_behind_unread(stage, bell, monkeypatch):
+    monkeypatch.setattr("broker.bell.MOST_READ", 2)
+    for _ in range(5):
+        stage.redis.publish(stage.keys.urgent, 1)
+    wait_until(lambda: bell._listening().connection.can_read(0.0))
+    bell.forget()
+    assert not bell.wait(0.001)
+    stage.redis.publish(stage.keys.urgent, 1)
+    assert bell.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("refused", ["subscribe", "publish"])

@@ -62,8 +62,8 @@ def run(stage, runtime, engine, app):
     """Has an open job of such requests run in one batch; goes on once as many run as can, then hurries to the end."""
 
     @contextmanager
-    def running(*requests, job="j"):
-        stage.ledger.submit(job, "", requests, offset=0, last=False)
+    def running(*requests, job="j", deadline_s=None):
+        stage.ledger.submit(job, "", requests, offset=0, last=False, deadline_s=deadline_s)
         batch = stage.batch("s", job, range(len(requests)), claimed=False)
         thread = threading.Thread(target=execute_batch, args=(app, runtime, batch, job))
         thread.start()
@@ -128,6 +128,15 @@ def test_what_runs_in_an_engine_that_cannot_go_on_with_it_stays(stage, runtime, 
         recall(stage, runtime, 3, begun=True)
         wait_until(lambda: stage.pending(job) == [2])
     assert sorted(output.index for output in stage.results(job)) == [0, 1]
+
+
+@pytest.mark.parametrize(("deadline_s", "moved"), [(20.0, [2]), (600.0, [0, 1, 2])])
+def test_what_runs_stays_near_its_deadline(stage, runtime, run, deadline_s, moved):
+    """Pending, it would end without its text so far. What has not begun has none."""
+    with run(*[request()] * 3, deadline_s=deadline_s) as job:
+        recall(stage, runtime, 3, begun=True)
+        wait_until(lambda: stage.pending(job) == moved)
+    assert len(stage.results(job)) == 3 - len(moved)
 
 
 def test_where_nothing_waits_nothing_is_given_back(stage, runtime, run):
@@ -286,8 +295,8 @@ def test_a_higher_priority_begins_before_what_waits_in_the_worker(stage, runtime
         batch = stage.batch("s", "high", [0], claimed=False)
         urgent = threading.Thread(target=execute_batch, args=(app, runtime, batch, "high"))
         urgent.start()
-        wait_until(lambda: len(runtime.loop.movable(begun=False)) == 3)
-        assert runtime.loop.movable(begun=False)[0] == (batch, 0)
+        wait_until(lambda: len(runtime.loop.movable()) == 3)
+        assert runtime.loop.movable()[0] == (batch, 0)
     urgent.join(30)
     assert [output.index for output in stage.results("high")] == [0]
     assert sorted(output.index for output in stage.results("low")) == [0, 1, 2, 3]

@@ -233,6 +233,22 @@ def test_a_rest_is_cut_short_by_who_ranks_before_those_that_wait(service, stage,
     assert [row.inhand_requests for row in stage.sessions.table()] == [5]
 
 
+def test_who_stands_by_listens_to_nothing(service, stage, store, monkeypatch):
+    """Messages that it does not read would gather in Redis."""
+    stage.worker(slots=4)
+    stage.job(20)
+    service.tick()
+    monkeypatch.setattr(store.queries, "wait_for_change", lambda timeout_s: None)
+    service._wait(service._clock.now_s() - 0.001)
+    assert stage.redis.pubsub_numsub(stage.keys.urgent)[0][1] == 1
+    stage.redis.set(stage.keys.leader, "another", px=60_000)
+    service.tick()
+    assert not service.leads
+    service.stop()  # its wait is over at once
+    service._wait(service._clock.now_s())
+    wait_until(lambda: stage.redis.pubsub_numsub(stage.keys.urgent)[0][1] == 0)
+
+
 def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
     """It died between the assignment and the message."""
     session, job = stage.worker(), stage.job(1)
