@@ -36,7 +36,7 @@ class Driver:
         *,
         worker_environment: Mapping[str, str] | None = None,
         port: int = 0,
-        log_folder: Path | None = None,
+        log_folder: str | Path | None = None,
     ) -> None:
         self.settings = settings or DriverSettings()
         if self.settings.broker_url and port:

@@ -39,13 +39,13 @@ class Installation:
         *,
         worker_environment: Mapping[str, str] | None = None,
         port: int = 0,
-        log_folder: Path | None = None,
+        log_folder: str | Path | None = None,
     ) -> None:
         """`port` is the embedded broker's, 0 for a free one. Without `log_folder` the logs go with the rest."""
         self._settings = settings
         self._worker_environment = dict(worker_environment or {})
         self._port = port
-        self._kept_log_folder = log_folder
+        self._kept_log_folder = None if log_folder is None else Path(log_folder)
         self._own_log_folder: Path | None = None
         self._server: EmbeddedServer | None = None
         self._loops: list[Background] = []

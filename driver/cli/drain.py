@@ -32,14 +32,15 @@ def drain(
     if worker not in alive:
         names = ", ".join(sorted(alive)) or "none"
         raise InvalidRequestError(f"no worker {worker!r} is alive (alive: {names})")
-    client.store.sessions.request_drain(alive[worker])
+    session_id, deadline = alive[worker], Deadline(timeout if wait else 0.0)
+    # It may have been asked though the answer is late: who waits asks again, which does no harm.
+    Patience(deadline.left_s)(lambda: client.store.sessions.request_drain(session_id))
     if wait:
-        _wait(client, worker, alive[worker], timeout)
+        _wait(client, worker, session_id, deadline, timeout)
     typer.echo(f"{worker} has ended" if wait else f"{worker} drains")
 
 
-def _wait(client: Client, worker: str, session_id: str, timeout_s: float) -> None:
-    deadline = Deadline(timeout_s)
+def _wait(client: Client, worker: str, session_id: str, deadline: Deadline, timeout_s: float) -> None:
     # The worker drains whether Redis answers us or not: an outage is waited out.
     while Patience(deadline.left_s)(lambda: client.store.sessions.state(session_id)) not in (None, WorkerState.DEAD):
         if deadline.is_over:

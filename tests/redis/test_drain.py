@@ -1,6 +1,10 @@
 import pytest
+from typer.testing import CliRunner
 
+from broker.errors import BrokerUnavailableError
 from broker.records import BeatReply
+from broker.sessions import Sessions
+from driver.cli.app import app
 from tests.support.stage import heartbeat
 
 
@@ -32,3 +36,21 @@ def test_a_forgotten_session_does_not_come_back(stage, session):
     stage.sessions.forget(stage.session(session))
     assert not stage.sessions.request_drain(session)
     assert not stage.has_key(stage.keys.session(session).record)
+
+
+def test_who_waits_for_the_end_asks_again_where_the_answer_is_late(stage, session, settings, monkeypatch):
+    asked = []
+    ask = Sessions.request_drain
+
+    def late(sessions, session_id):
+        asked.append(ask(sessions, session_id))
+        if len(asked) == 1:
+            raise BrokerUnavailableError("timeout")
+        stage.kill(session)
+        return True
+
+    monkeypatch.setattr(Sessions, "request_drain", late)
+    place = {"STOKER_BROKER_URL": settings.broker_url, "STOKER_NAMESPACE": settings.namespace}
+    run = CliRunner().invoke(app, ["drain", stage.session(session).worker], env=place)
+    assert run.exit_code == 0
+    assert asked == [True, True]

@@ -1,5 +1,7 @@
 """What a `Driver` says before it has started anything."""
 
+from pathlib import Path
+
 import pytest
 
 from broker.errors import ConfigurationError
@@ -36,8 +38,9 @@ def test_a_port_for_a_broker_that_is_given_is_refused():
         Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), port=6397)
 
 
-def test_logs_cannot_be_kept_in_a_file(tmp_path):
+@pytest.mark.parametrize("as_given", [Path, str])
+def test_logs_cannot_be_kept_in_a_file(tmp_path, as_given):
     """Found before any worker is started."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="a file is in its place"):
-        Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), log_folder=tmp_path / "file").start()
+        Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), log_folder=as_given(tmp_path / "file")).start()
