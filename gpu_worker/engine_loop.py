@@ -27,6 +27,7 @@ class _Waiting(msgspec.Struct, kw_only=True):
     request: Request
     priority: int
     since_s: float
+    resumed: bool  # it was begun elsewhere
     saved: int  # tokens that a checkpoint holds
     long: bool  # worth checkpoints at all
     streams: bool
@@ -110,14 +111,18 @@ class EngineLoop:
         """Batch and index of what the engine has not begun, in the order in which it will.
 
         Before these come, of the batches `begun`, those that have begun and can go on elsewhere, in the order in which
-        they came.
+        they came. Who was begun elsewhere stays, so that nobody is sent around, however speeds change.
         """
         waiting = self._engine.not_begun()
         with self._lock:
             known = self._waiting.copy()
         not_running = set(waiting)
         batches = begun if self._engine.traits.token_ids else ()
-        running = [item for item in known if _batch_id(item) in batches and item not in not_running]
+        running = [
+            request_id
+            for request_id, item in known.items()
+            if _batch_id(request_id) in batches and request_id not in not_running and not item.resumed
+        ]
         line = [*running, *waiting]
         return [(_batch_id(request_id), known[request_id].index) for request_id in line if request_id in known]
 
@@ -155,6 +160,7 @@ class EngineLoop:
             request=item.request,
             priority=priority,
             since_s=time.monotonic(),
+            resumed=bool(item.generated),
             saved=len(item.generated),
             long=most_tokens - len(item.generated) > self._checkpoint_tokens > 0,
             streams=item.request.stream,

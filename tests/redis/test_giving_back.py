@@ -130,6 +130,22 @@ def test_what_runs_in_an_engine_that_cannot_go_on_with_it_stays(stage, runtime, 
     assert sorted(output.index for output in stage.results(job)) == [0, 1]
 
 
+def test_what_was_begun_elsewhere_stays(stage, runtime, engine, run, app):
+    with run(*[request()] * 2) as job:
+        wait_until(lambda: runtime.seat.view().load.generated_tokens >= 2 * SLOTS)
+        recall(stage, runtime, 1, begun=True)
+        wait_until(lambda: stage.pending(job) == [1])
+        batch = stage.batch("s", job, [1], claimed=False)
+        resumed = threading.Thread(target=execute_batch, args=(app, runtime, batch, job))
+        resumed.start()
+        wait_until(lambda: runtime.seat.view().load.running == 2)
+        recall(stage, runtime, 2, order="again", begun=True)
+        wait_until(lambda: stage.pending(job) == [0])
+    resumed.join(30)
+    assert [output.index for output in stage.results(job)] == [1]
+    assert stage.pending(job) == [0]
+
+
 @pytest.mark.parametrize(("deadline_s", "moved"), [(20.0, [2]), (600.0, [0, 1, 2])])
 def test_what_runs_stays_near_its_deadline(stage, runtime, run, deadline_s, moved):
     """Pending, it would end without its text so far. What has not begun has none."""

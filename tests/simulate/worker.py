@@ -75,8 +75,9 @@ class SimulatedWorker:
         return order if order is not None and now_s - order.at_s <= MAX_RECALL_AGE_S else None
 
     def to_give_back(self, order: Order, now_s: float) -> list[Work]:
-        """The last that would begin, or have begun where that is wanted; neither suspects nor what came just now."""
-        line = [*(self.gpu.begun() if order.begun else ()), *self.gpu.not_begun()]
+        """The last that would begin, or have begun here where that is wanted; no suspects, nor what came just now."""
+        begun = [item for item in self.gpu.begun() if not item[1].generated] if order.begun else []
+        line = [*begun, *self.gpu.not_begun()]
         found = [work for at_s, work in line if at_s <= now_s - SETTLE_S and not work.attempts]
         return found[-order.count :]
 
