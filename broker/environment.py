@@ -135,8 +135,10 @@ def refuse_wrong_types(settings: msgspec.Struct) -> None:
     """
     problems: list[str] = []
     for field in msgspec.structs.fields(type(settings)):
+        value = getattr(settings, field.name)
         try:
-            msgspec.convert(getattr(settings, field.name), field.type)
+            # A subclass, as numpy's float64 is, is a float too; msgspec takes those of int and str only.
+            msgspec.convert(float(value) if isinstance(value, float) else value, field.type)
         except msgspec.ValidationError as error:
             reason = str(error)
             problems.append(f"{field.name}: {reason[0].lower()}{reason[1:]}")  # the value may hold a password

@@ -104,6 +104,12 @@ def test_a_url_of_another_type_is_refused_and_not_shown():
     assert "secret" not in str(caught.value)
 
 
+def test_a_kind_of_float_is_a_float():
+    """As numpy's float64 is."""
+    seconds = type("Seconds", (float,), {})
+    assert BrokerSettings(heartbeat_interval=seconds(2)).heartbeat_interval == 2
+
+
 @pytest.mark.parametrize("path", ["", "/", "/0", "/15", "/0?ssl_cert_reqs=none"])
 def test_a_url_may_name_a_database_by_its_number(path):
     assert BrokerSettings(broker_url=f"rediss://host{path}").broker_url.endswith(path)
