@@ -146,7 +146,7 @@ class Client:
 
         Prompts are taken from the iterable as outputs are read: at most `window` of them are submitted and not yet
         answered, and what was read is removed from Redis. Where limits are set, this waits for room. Whoever stops
-        reading cancels the rest.
+        reading cancels the rest. `params` are for prompts; a `Request` has its own.
 
         Raises:
             InvalidRequestError: a prompt cannot be run, or an option is not what it should be; names its place.

@@ -12,6 +12,7 @@ from broker.embedded import EmbeddedServer
 from broker.errors import ConfigurationError
 from broker.settings import BrokerSettings, load_broker_settings
 from broker.store import Store
+from broker.values import is_whole_number, shown
 from driver import availability
 from driver.background import Background
 from driver.client import Client
@@ -23,6 +24,8 @@ from driver.scalers.local import LocalWorkers
 from driver.scalers.share import LocalShare
 from driver.service import DriverService
 from driver.settings import DriverSettings
+
+MAX_PORT = 65_535
 
 PartT = TypeVar("PartT")
 
@@ -41,7 +44,13 @@ class Installation:
         port: int = 0,
         log_folder: str | Path | None = None,
     ) -> None:
-        """`port` is the embedded broker's, 0 for a free one. Without `log_folder` the logs go with the rest."""
+        """`port` is the embedded broker's, 0 for a free one. Without `log_folder` the logs go with the rest.
+
+        Raises:
+            ConfigurationError: `port` is no port.
+        """
+        if not is_whole_number(port) or not 0 <= port <= MAX_PORT:
+            raise ConfigurationError(f"port must be a whole number from 0 to {MAX_PORT}, not {shown(port)}")
         self._settings = settings
         self._worker_environment = dict(worker_environment or {})
         self._port = port

@@ -50,7 +50,8 @@ def up(
         is_up = True
         typer.echo(f"broker   {driver.client.store.settings.masked_url}")
         typer.echo(f"logs     {driver.log_folder}")
-        typer.echo(f"loading  {settings.model} in {settings.autoscale or workers} worker(s) …")
+        count = settings.autoscale.replace(",", " to ") or workers
+        typer.echo(f"loading  {settings.model} in {count} worker(s) …")
         driver.wait_until_ready()
         place = "" if driver.broker_url == DEFAULT_URL else f"--broker {driver.client.store.settings.masked_url} "
         typer.echo(f"ready    try: stoker generate {place}'Name three colours.'   (Ctrl-C stops everything)")

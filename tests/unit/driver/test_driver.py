@@ -44,3 +44,9 @@ def test_logs_cannot_be_kept_in_a_file(tmp_path, as_given):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="a file is in its place"):
         Driver(DriverSettings(broker_url="redis://127.0.0.1:1/0"), log_folder=as_given(tmp_path / "file")).start()
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, "7379", 7379.0, True])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(ConfigurationError, match="port must be a whole number from 0 to 65535"):
+        Driver(DriverSettings(), port=port)
