@@ -85,9 +85,15 @@ class WorkerControl:
 
     def _send(self, command: str, arguments: Any, workers: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Every worker's reply, as it is."""
-        with self._broker_errors():
+        # Celery's pool may hold a connection that has been cut since, and kombu does not replace it to hear replies.
+        with self._broker_errors(), self._app.connection_for_write() as connection:
             replies: Any = self._control.broadcast(
-                command, arguments=arguments, destination=list(workers), reply=True, timeout=timeout_s
+                command,
+                arguments=arguments,
+                destination=list(workers),
+                connection=connection,
+                reply=True,
+                timeout=timeout_s,
             )
         found = {name: reply for pair in replies or () for name, reply in pair.items()}
         if len(found) < len(workers):

@@ -20,6 +20,7 @@ from broker.commands import (
     Wake,
 )
 from driver.control import WorkerControl
+from tests.e2e.test_broker_outages import cut_connections
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
@@ -292,3 +293,12 @@ def test_celery_s_own_command_line_gives_the_same_commands(cluster, do):
     assert "set_limits: Expected `int`" in refused
     wait_until(lambda: state(cluster, "a") == ("sleeping", OWN_MODEL))
     do("a", Wake())
+
+
+def test_who_asks_again_does_not_notice_that_the_connections_were_cut_meanwhile(cluster):
+    """The first one failed, with a connection from Celery's pool."""
+    control = WorkerControl(cluster.store)
+    for _ in range(2):
+        assert control.ask(["a@e2e"], CheckHealth()).keys() == {"a@e2e"}
+        cut_connections(cluster, at_least=1)
+    control.close()
