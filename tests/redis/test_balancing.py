@@ -7,19 +7,12 @@ from driver.planner import Plan
 from driver.service import DriverService
 from driver.settings import DriverSettings
 from tests.support.clock import FakeClock
-from tests.support.stage import Stage, heartbeat
+from tests.support.stage import LeaderlessStage, heartbeat
 from tests.support.waiting import wait_until
 
 SLOW, FAST = "slow@host", "fast@host"
 SLOTS = 4
 SPEEDS = {SLOW: 4.0, FAST: 400.0}
-
-
-class LeaderlessStage(Stage):
-    """The services under test lead, not the stage."""
-
-    def lead(self, *_, **__):
-        return 0
 
 
 @pytest.fixture

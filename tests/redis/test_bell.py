@@ -111,4 +111,8 @@ def test_where_redis_lets_nobody_ring_or_listen_all_goes_on(stage, settings, cap
 
 
 def test_who_never_listened_has_nothing_to_close(store):
-    Bell(store.redis, store.keys, store.url).close()
+    bell = Bell(store.redis, store.keys, store.url)
+    before = store.redis.info("stats")["total_connections_received"]
+    bell.close()
+    assert store.redis.info("stats")["total_connections_received"] == before
+    assert store.redis.pubsub_numsub(store.keys.urgent) == [(store.keys.urgent.encode(), 0)]

@@ -599,5 +599,6 @@ def test_nothing_is_lost_and_nothing_comes_twice(server):
                 suppress_health_check=list(HealthCheck),
             ),
         )
+        assert leaked_keys(store) == [], "of none of the runs"
     finally:
         store.close()

@@ -15,17 +15,10 @@ from driver.service import LEAD_S, DriverService
 from driver.settings import DriverSettings
 from tests.support.celery_queue import messages
 from tests.support.clock import FakeClock
-from tests.support.stage import COST, Stage, heartbeat
+from tests.support.stage import COST, LeaderlessStage, heartbeat
 from tests.support.waiting import wait_until
 
 NAME = "gpu0@host"
-
-
-class LeaderlessStage(Stage):
-    """The services under test lead, not the stage."""
-
-    def lead(self, *_, **__):
-        return 0
 
 
 @pytest.fixture

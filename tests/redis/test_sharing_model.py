@@ -255,5 +255,6 @@ def test_identical_requests_are_answered_once_each(server):
                 suppress_health_check=list(HealthCheck),
             ),
         )
+        assert leaked_keys(store) == [], "of none of the runs"
     finally:
         store.close()
