@@ -20,6 +20,7 @@ from gpu_worker.engine.breakage import drop_frames
 from gpu_worker.engine.cache_meter import CacheMeter
 from gpu_worker.engine.loop import Run
 from gpu_worker.engine.loop_options import LoopOptions
+from gpu_worker.engine.one_pass import one_pass_at_a_time
 from gpu_worker.engine.sampling import PerRequestSampling
 
 # Below errors it tells of every "useless token" and of each cache decision.
@@ -39,6 +40,7 @@ class GenerationLoop:
         inbox: "queue.Queue[Any]",
         meter: CacheMeter,
     ) -> None:
+        one_pass_at_a_time(model)
         manager = ContinuousBatchingManager(
             model=model,
             generation_config=_generation_config(),

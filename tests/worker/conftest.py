@@ -47,7 +47,7 @@ def small_model(small_folder):
 
 @pytest.fixture(scope="session")
 def second_model(small_folder):
-    """For a second engine: two loops on one model at once leave its plain forward pass wrong (transformers 5.24)."""
+    """For a second engine beside the first, so that what a test changes in its model concerns no other."""
     from gpu_worker.engine.loading import load_model
 
     return load_model(str(small_folder), cache_dir=small_folder, device="cpu")

@@ -199,6 +199,30 @@ def test_the_request_that_breaks_the_loop_fails_alone(engine, plain, small_model
     assert [output.token_ids for output in outputs[:3] + outputs[4:]] == plain[:5]
 
 
+def test_a_pass_beside_the_loop_sees_no_later_tokens_and_leaves_nothing_behind(engine, small_model):
+    ids = torch.tensor([range(100, 140)])
+    with torch.inference_mode():
+        alone = small_model.model(ids).logits
+        engine.submit("long", greedy("x", 400))
+        while len(engine.generated("long")) < 2:
+            engine.step(0.01)
+        beside = [small_model.model(ids).logits for _ in range(10)]
+        of_a_part = [small_model.model.model(ids).last_hidden_state for _ in range(10)]
+    engine.cancel("long")
+    assert all(torch.allclose(scores, alone, atol=1e-3) for scores in beside)
+    for state in of_a_part:
+        with torch.inference_mode():
+            assert torch.allclose(small_model.model.lm_head(state), alone, atol=1e-3)
+    assert getattr(small_model.model.config, "is_causal", True)
+
+
+def test_a_pass_that_fails_lets_the_next_one_in(engine, small_model):
+    with pytest.raises(IndexError):
+        small_model.model(torch.tensor([[10**6]]))
+    (output,) = run(engine, greedy("x", 2))
+    assert output.error is None
+
+
 def test_close_ends_every_thread_and_wakes_step(second_model):
     before = set(threading.enumerate())
     made = TransformersEngine(second_model.model, second_model.tokenizer)
