@@ -9,6 +9,7 @@ import msgspec
 from celery import Celery
 
 from broker.errors import JobNotFoundError
+from broker.ledger import ClientReturnedError
 from broker.messages import Output
 from broker.records import JobRecord
 from broker.results import OutputStream
@@ -24,6 +25,13 @@ def close_job(app: Celery, store: Store, job_id: str) -> None:
     A job of more than 10,000 outputs or 64 MiB of text, or one whose outputs were trimmed, stores a summary; one that
     its client left incomplete, an IncompleteJobError.
     """
+    try:
+        _store_and_close(app, store, job_id)
+    except ClientReturnedError:
+        _store_and_close(app, store, job_id)  # nobody can lose it again: the job is sealed
+
+
+def _store_and_close(app: Celery, store: Store, job_id: str) -> None:
     ttl_s = store.settings.result_ttl_s
     try:
         record = store.queries.job(job_id)
@@ -32,9 +40,9 @@ def close_job(app: Celery, store: Store, job_id: str) -> None:
         return
     if record.client_lost:
         app.backend.store_result(job_id, record.incomplete(), "FAILURE")
-    else:
+    else:  # Celery keeps this one whoever stores a failure after it
         app.backend.store_result(job_id, _result(record, store.outputs(job_id)), "SUCCESS")
-    store.ledger.close(job_id, ttl_s)
+    store.ledger.close(job_id, ttl_s, client_lost=record.client_lost)
 
 
 def _result(record: JobRecord, stream: OutputStream) -> Any:

@@ -27,6 +27,10 @@ class NotLeaderError(Exception):
     """The caller lost the lead; another driver decides now."""
 
 
+class ClientReturnedError(Exception):
+    """The client of a job was taken for gone, and is not; what was made of that has to be made again."""
+
+
 class Ledger:
     """Typed calls of the ledger's commands on one Redis.
 
@@ -214,9 +218,20 @@ class Ledger:
             raise JobNotFoundError(f"job {job_id} is unknown or has expired")
         return result == 1
 
-    def close(self, job_id: str, ttl_s: int) -> bool:
-        """End a complete job; its outputs can be read for `ttl_s` seconds more. False when it was closed before."""
-        return bool(self._scripts.run("close", ledger_keys.close(self._keys, job_id), [job_id, ttl_s]))
+    def close(self, job_id: str, ttl_s: int, *, client_lost: bool = False) -> bool:
+        """End a complete job; its outputs can be read for `ttl_s` seconds more. False when it was closed before.
+
+        `client_lost` is what its Celery result says.
+
+        Raises:
+            ClientReturnedError: the result says so, and the client came back meanwhile; nothing was changed.
+        """
+        closed = int(
+            self._scripts.run("close", ledger_keys.close(self._keys, job_id), [job_id, ttl_s, int(client_lost)])
+        )
+        if closed < 0:
+            raise ClientReturnedError
+        return closed == 1
 
 
 def quarantine_name(entry: QuarantinedRequest) -> str:

@@ -1,4 +1,7 @@
+import pytest
+
 from broker.deltas import TextDelta
+from broker.ledger import ClientReturnedError
 from broker.states import JobState
 from tests.support.racing import race
 
@@ -46,3 +49,16 @@ def test_closing_an_unknown_job_leaves_nothing(stage):
     assert stage.ledger.close("nothing", 60)
     assert stage.queries.open_jobs() == []
     assert stage.queries.closing_jobs() == []
+
+
+def test_a_job_is_not_closed_with_a_result_that_says_that_a_client_is_lost_when_it_is_back(stage):
+    job = stage.job(1, last=False)
+    stage.commit("", job, "", [0])
+    assert stage.ledger.abandon(job, stage.queries.job(job).touched_ms)
+    stage.ledger.submit(job, "", [], offset=1, last=True)
+    before = stage.queries.closing_jobs()
+    with pytest.raises(ClientReturnedError):
+        stage.ledger.close(job, 60, client_lost=True)
+    assert stage.queries.closing_jobs() == before != []
+    assert stage.redis.ttl(stage.keys.job(job).record) == -1
+    assert stage.ledger.close(job, 60)

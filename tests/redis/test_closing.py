@@ -80,6 +80,29 @@ def test_one_whose_client_came_back_is_none(store, app, stage):
     assert [item["index"] for item in result(app, job)] == [0]
 
 
+@pytest.mark.parametrize("closed_meanwhile", [False, True])
+def test_a_client_that_comes_back_while_a_failure_is_stored_leaves_none(
+    store, app, stage, monkeypatch, closed_meanwhile
+):
+    job = stage.job(1, last=False)
+    stage.commit("", job, "", [0])
+    lose_client(store, job)
+    store_result = app.backend._store_result
+
+    def store_late(task_id, stored, state, *rest, **options):
+        if state == "FAILURE":
+            stage.ledger.submit(job, "", [], offset=1, last=True)
+            if closed_meanwhile:  # by another process
+                close_job(app, store, job)
+                app.backend.delete(app.backend.get_key_for_task(job))  # as if the look for one had been before
+        return store_result(task_id, stored, state, *rest, **options)
+
+    monkeypatch.setattr(app.backend, "_store_result", store_late)
+    close_job(app, store, job)
+    assert [item["index"] for item in result(app, job)] == [0]
+    assert store.queries.closing_jobs() == []
+
+
 def test_closing_twice_is_harmless(store, app, job):
     close_job(app, store, job)
     close_job(app, store, job)
