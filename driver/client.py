@@ -57,7 +57,8 @@ class Client:
     ) -> Job:
         """Submit prompts as one job; all of them are in the ledger when this returns.
 
-        `params` is for all prompts, or one for each; a `Request` has its own. `model` "" lets any worker serve them.
+        `params` is for all prompts, or one for each; a `Request` has its own, and `params` that nobody would use are
+        refused. `model` "" lets any worker serve them.
         Requests that are not done within `deadline` seconds end with the error `deadline_exceeded` and the text so far.
         With `stream`, the text of all of them can be read as it comes, by `Job.stream`; a `Request` says so itself.
 
@@ -146,7 +147,8 @@ class Client:
 
         Prompts are taken from the iterable as outputs are read: at most `window` of them are submitted and not yet
         answered, and what was read is removed from Redis. Where limits are set, this waits for room. Whoever stops
-        reading cancels the rest. `params` are for prompts; a `Request` has its own.
+        reading cancels the rest. `params` are for prompts; a `Request` has its own. A list with `params` must have a
+        prompt that needs them; of other iterables, which cannot be looked through, the first must be one.
 
         Raises:
             InvalidRequestError: a prompt cannot be run, or an option is not what it should be; names its place.

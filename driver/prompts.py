@@ -33,8 +33,10 @@ def as_requests(
         raise InvalidRequestError(f"prompts must be a list of prompts, not {shown(given)}")
     if not prompts:
         raise InvalidRequestError("submit needs at least one prompt")
-    if params is not None and all(isinstance(prompt, Request) for prompt in prompts):
-        raise InvalidRequestError("every prompt is a Request, which has params of its own: leave params out")
+    if params is not None:
+        _refuse_idle_params(prompts)
+    if isinstance(params, Sequence):
+        _refuse_two_params(prompts)
     pairs = zip(prompts, _spread(params, len(prompts)), strict=True)
     return [_checked(prompt, own, place, stream=stream) for place, (prompt, own) in enumerate(pairs)]
 
@@ -43,14 +45,44 @@ def requests_one_by_one(prompts: Iterable[Prompt | Request], params: SamplingPar
     """Prompts of any number as requests, each when it is asked for.
 
     Raises:
-        InvalidRequestError: the prompts are one string; later, a prompt cannot be run, and its place is named.
+        InvalidRequestError: the prompts are one string, or a list of Requests with `params`; later, a prompt cannot be
+            run, or the first is a Request, though `params` are given; its place is named.
     """
     given: Any = prompts
     if isinstance(given, str):
         raise InvalidRequestError("prompts must be prompts, not one string: run([prompt])")
     if not isinstance(given, Iterable):
         raise InvalidRequestError(f"prompts must be prompts, not {shown(given)}")
+    if params is not None and isinstance(prompts, Sequence):
+        _refuse_idle_params(prompts)
+    elif params is not None:
+        prompts = _with_use_for_params(prompts)
     return (_checked(prompt, params or SamplingParams(), place) for place, prompt in enumerate(prompts))
+
+
+def _refuse_idle_params(prompts: Sequence[Prompt | Request]) -> None:
+    if prompts and all(isinstance(prompt, Request) for prompt in prompts):
+        raise InvalidRequestError("every prompt is a Request, which has params of its own: leave params out")
+
+
+def _refuse_two_params(prompts: Sequence[Prompt | Request]) -> None:
+    for place, prompt in enumerate(prompts):
+        if isinstance(prompt, Request):
+            raise InvalidRequestError(
+                f"prompts[{place}] is a Request, which has params of its own, and params has others for it: make a "
+                "Request of each prompt, and leave params out"
+            )
+
+
+def _with_use_for_params(prompts: Iterable[Prompt | Request]) -> Iterator[Prompt | Request]:
+    """The same prompts, of which the first needs params: if it is a Request, nobody knows whether any other does."""
+    for place, prompt in enumerate(prompts):
+        if place == 0 and isinstance(prompt, Request):
+            raise InvalidRequestError(
+                "prompts[0] is a Request, which has params of its own, and params were given too: leave params out, "
+                "or, if prompts follow that need them, make a Request of each"
+            )
+        yield prompt
 
 
 def _checked(prompt: Any, params: SamplingParams, place: int, *, stream: bool = False) -> Request:

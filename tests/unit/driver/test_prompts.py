@@ -37,6 +37,32 @@ def test_parameters_that_no_prompt_would_have_are_refused():
         as_requests([Request(prompt="x", params=SamplingParams())], PARAMS)
 
 
+def test_parameters_for_each_prompt_are_refused_beside_a_request_with_others():
+    with pytest.raises(InvalidRequestError, match=r"^prompts\[1\] is a Request.* leave params out"):
+        as_requests(["x", Request(prompt="y", params=PARAMS)], [PARAMS, PARAMS])
+
+
+@pytest.mark.parametrize("form", [list, iter])
+def test_one_by_one_too_parameters_that_no_prompt_may_have_are_refused(form):
+    own = Request(prompt="x", params=SamplingParams())
+    with pytest.raises(InvalidRequestError, match=r"params of its own.* leave params out"):
+        list(requests_one_by_one(form([own, own]), PARAMS))
+    assert list(requests_one_by_one(form([own, own]), None)) == [own, own]
+    mixed = requests_one_by_one(form(["y", own]), PARAMS)
+    assert [item.params for item in mixed] == [PARAMS, own.params]
+    assert list(requests_one_by_one(form([]), PARAMS)) == []
+
+
+def test_a_list_may_begin_with_a_request_when_another_prompt_needs_the_parameters():
+    own = Request(prompt="x", params=SamplingParams())
+    assert [item.params for item in requests_one_by_one([own, "y"], PARAMS)] == [own.params, PARAMS]
+
+
+def test_a_list_of_requests_with_parameters_is_refused_before_anything_is_submitted():
+    with pytest.raises(InvalidRequestError, match="every prompt is a Request"):
+        requests_one_by_one([Request(prompt="x", params=SamplingParams())], PARAMS)
+
+
 def test_parameters_may_be_left_out_shared_or_one_for_each():
     assert [item.params for item in as_requests(["a", "b"], None)] == [SamplingParams()] * 2
     assert [item.params for item in as_requests(["a", "b"], PARAMS)] == [PARAMS] * 2
