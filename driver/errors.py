@@ -5,10 +5,13 @@ StokerError
 ├── TaskNotFoundError    the facade knows no such task (also a KeyError)
 ├── NotFinishedError     a job or task is not done in time (also a TimeoutError)
 ├── WorkerStartError     a local worker could not be started
-└── DriverStateError     a `Driver` is asked for what it cannot do now (also a RuntimeError)
+├── DriverStateError     a `Driver` is asked for what it cannot do now (also a RuntimeError)
+└── BrokerError
+    └── BrokerUnavailableError
+        └── UnconfirmedError  nobody knows whether Redis has done what it was told
 """
 
-from broker.errors import StokerError
+from broker.errors import BrokerUnavailableError, StokerError
 
 
 class RequestFailedError(StokerError):
@@ -44,3 +47,9 @@ class DriverStateError(StokerError, RuntimeError):
     """A `Driver` is not started, was started before, or was stopped."""
 
     code = "wrong_driver_state"
+
+
+class UnconfirmedError(BrokerUnavailableError):
+    """Redis was told to change something and has not answered in time; it may have done it, or not."""
+
+    code = "not_confirmed"

@@ -9,6 +9,7 @@ import typer
 
 from broker.errors import BrokerUnavailableError, ConfigurationError, InvalidRequestError, StokerError
 from driver.cli import batch, ctl, drain, flower, generate, quarantine, roles, scale, status, up
+from driver.errors import UnconfirmedError
 
 UNAVAILABLE_ADVICE = "; start a broker with `stoker up`, or name yours with --broker or STOKER_BROKER_URL"
 EXIT_FAILED = 1
@@ -57,12 +58,17 @@ def run() -> None:
     try:
         app()
     except StokerError as error:
-        advice = UNAVAILABLE_ADVICE if isinstance(error, BrokerUnavailableError) else ""
-        typer.echo(f"stoker: error: {error}{advice}", err=True)
+        typer.echo(f"stoker: error: {error}{_advice(error)}", err=True)
         sys.exit(_exit_code(error))
     except OSError as error:
         typer.echo(f"stoker: error: {_plain(error)}", err=True)
         sys.exit(EXIT_USAGE if error.filename else EXIT_FAILED)
+
+
+def _advice(error: StokerError) -> str:
+    """What to do when there may be no broker at all."""
+    missing = isinstance(error, BrokerUnavailableError) and not isinstance(error, UnconfirmedError)
+    return UNAVAILABLE_ADVICE if missing else ""
 
 
 def _plain(error: OSError) -> str:

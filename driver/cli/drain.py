@@ -9,7 +9,7 @@ from broker.errors import InvalidRequestError
 from broker.patience import Patience
 from broker.states import WorkerState
 from driver.cli.options import NO_WAIT, Broker, refuse_ignored, seconds
-from driver.cli.terminal import short_client
+from driver.cli.terminal import short_client, told
 from driver.client import Client
 from driver.deadline import Deadline
 from driver.errors import NotFinishedError
@@ -33,10 +33,11 @@ def drain(
         names = ", ".join(sorted(alive)) or "none"
         raise InvalidRequestError(f"no worker {worker!r} is alive (alive: {names})")
     session_id, deadline = alive[worker], Deadline(timeout if wait else 0.0)
-    # It may have been asked though the answer is late: who waits asks again, which does no harm.
-    Patience(deadline.left_s)(lambda: client.store.sessions.request_drain(session_id))
-    if wait:
-        _wait(client, worker, session_id, deadline, timeout)
+    with told(look="stoker status"):
+        # It may have been asked though the answer is late: who waits asks again, which does no harm.
+        Patience(deadline.left_s)(lambda: client.store.sessions.request_drain(session_id))
+        if wait:
+            _wait(client, worker, session_id, deadline, timeout)
     typer.echo(f"{worker} has ended" if wait else f"{worker} drains")
 
 

@@ -13,7 +13,7 @@ from broker.errors import InvalidRequestError
 from broker.records import ScaleMode, ScaleRecord, Session
 from broker.states import WorkerState
 from driver.cli.options import Broker
-from driver.cli.terminal import short_client
+from driver.cli.terminal import short_client, told
 from driver.client import Client
 
 AUTO = "auto"
@@ -40,7 +40,8 @@ def scale(
     """
     client = short_client(broker)
     if workers is not None:
-        _set(client, workers.strip())
+        with told(look="stoker scale"):
+            _set(client, workers.strip())
     record, sessions = client.store.scale.read(), client.workers()
     if not client.store.has_leader():
         record = msgspec.structs.replace(record, problem=NO_DRIVER)

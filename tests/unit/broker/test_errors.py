@@ -26,12 +26,14 @@ CODES = {
     "NotFinishedError": "not_finished",
     "WorkerStartError": "worker_start_failed",
     "DriverStateError": "wrong_driver_state",
+    "UnconfirmedError": "not_confirmed",
     "ContextLengthExceededError": "context_length_exceeded",
     "EngineDeadError": "engine_dead",
     "NoRoomError": "no_room",
 }
 RETRYABLE = {
     "BrokerUnavailableError",
+    "UnconfirmedError",
     "WorkerNameTakenError",
     "NotFinishedError",
     "EngineDeadError",
