@@ -1,7 +1,5 @@
 """What a `Driver` runs on this machine: a broker (unless one is given), a driver, workers, and who looks after them."""
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +16,7 @@ from driver.background import Background
 from driver.client import Client
 from driver.errors import DriverStateError
 from driver.monitor import Monitor
+from driver.own_folder import OwnFolder
 from driver.scalers.base import Scaler
 from driver.scalers.command import command_scaler
 from driver.scalers.local import LocalWorkers
@@ -55,7 +54,7 @@ class Installation:
         self._worker_environment = dict(worker_environment or {})
         self._port = port
         self._kept_log_folder = None if log_folder is None else Path(log_folder)
-        self._own_log_folder: Path | None = None
+        self._own_log_folder: OwnFolder | None = None
         self._server: EmbeddedServer | None = None
         self._loops: list[Background] = []
         self._client: Client | None = None
@@ -118,7 +117,7 @@ class Installation:
         if self._server is not None:
             self._server.stop()
         if self._own_log_folder is not None:
-            shutil.rmtree(self._own_log_folder, ignore_errors=True)
+            self._own_log_folder.remove()
 
     def _open_broker(self) -> BrokerSettings:
         if self._settings.broker_url:
@@ -133,7 +132,8 @@ class Installation:
         elif self._server is not None:
             folder = self._server.folder / "logs"  # goes with the server's, also when this process is killed
         else:
-            folder = self._own_log_folder = Path(tempfile.mkdtemp(prefix="stoker-logs-"))
+            self._own_log_folder = OwnFolder("stoker-logs-")
+            folder = self._own_log_folder.path
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
