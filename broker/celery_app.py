@@ -1,11 +1,12 @@
 """Builds the Celery app. The settings answer known failures of Celery and Redis under long tasks; each says which."""
 
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from celery import Celery
-from kombu.connection import Connection
 from kombu.entity import Queue
 
+from broker.connection import TLS_PREFIX, tls_options
 from broker.errors import ConfigurationError
 from broker.keys import SessionKeys
 from broker.settings import BrokerSettings
@@ -24,11 +25,16 @@ def create_app(settings: BrokerSettings, session: SessionKeys | None = None) -> 
     """The Celery app for this broker; a worker gives its session's keys, so that its unacked messages are its own.
 
     Raises:
-        ConfigurationError: the URL has an option that redis-py may know, and Celery does not.
+        ConfigurationError: the URL has an option that redis-py may know, and Celery does not; as `connect`.
     """
     _refuse_unknown_options(settings)
-    app = Celery("stoker", broker=settings.broker_url, backend=settings.broker_url, set_as_current=False)
+    # Without its options: kombu and Celery's results read those of TLS otherwise than redis-py, each in its own way,
+    # and without any kombu does not even look at the server's certificate.
+    url = urlsplit(settings.broker_url)._replace(query="", fragment="").geturl()
+    app = Celery("stoker", broker=url, backend=url, set_as_current=False)
     app.conf.update(_config(settings, session))
+    if tls := tls_options(settings):
+        app.conf.update(broker_use_ssl=tls, redis_backend_use_ssl=tls)
     return app
 
 
@@ -55,12 +61,12 @@ def send_batch(app: Celery, worker: str, batch_id: str, job_id: str) -> None:
 
 
 def _refuse_unknown_options(settings: BrokerSettings) -> None:
-    try:
-        Connection(settings.broker_url)  # not made before it is used
-    except (KeyError, TypeError, ValueError) as error:
+    options = parse_qsl(urlsplit(settings.broker_url).query, keep_blank_values=True)
+    if others := [name for name, _ in options if not name.startswith(TLS_PREFIX)]:
         raise ConfigurationError(
-            f"broker_url={settings.masked_url!r}: of the options of a URL, Celery takes those of TLS only: {error}"
-        ) from error
+            f"broker_url={settings.masked_url!r}: of the options of a URL, Celery takes those of TLS only: leave out "
+            f"{', '.join(others)}"
+        )
 
 
 def _config(settings: BrokerSettings, session: SessionKeys | None) -> dict[str, Any]:

@@ -5,7 +5,9 @@ redis-py takes twice as long to import as all that a client needs of Stoker, so 
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from broker.errors import BrokerRefusedError, BrokerUnavailableError, ConfigurationError
 from broker.settings import BrokerSettings, mask_url
@@ -18,6 +20,9 @@ CONNECT_TIMEOUT_S = 5
 SOCKET_TIMEOUT_S = 10  # longer than any blocking read below
 BLOCK_LIMIT_S = 2.0  # the longest that one blocking read waits
 HURRY_S = 4.0  # to connect, and for an answer, where somebody waits at a terminal; longer than a blocking read, too
+TLS_PREFIX = "ssl_"  # of the names of a URL's options
+TLS_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+CERTIFICATE_REQUIREMENTS = ("none", "optional", "required")
 PASSING_WORDS = ("OOM ", "MISCONF ", "NOREPLICAS ", "BUSY ", "LOADING ", "MASTERDOWN ", "UNBLOCKED ")
 
 
@@ -32,7 +37,8 @@ def connect(
     of a command: that takes a minute and a half. With `hurry` the first silence is the last.
 
     Raises:
-        ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one.
+        ConfigurationError: the URL has an option that redis-py does not know, or a wrong value of one; a file of TLS is
+            not there.
     """
     import redis
     from redis.backoff import ExponentialBackoff
@@ -52,11 +58,34 @@ def connect(
             redis_connect_func=_announcing(on_connect) if on_connect else None,
         )
         pool: Any = client.connection_pool
+        _refuse_wrong_tls(pool.connection_kwargs)
         pool.connection_class(**pool.connection_kwargs)  # only this looks at the options' names
     except (TypeError, ValueError) as error:
         reason = str(error).rpartition("() ")[2].rstrip(".")
         raise ConfigurationError(f"broker_url={settings.masked_url!r}: {reason}") from error
     return client
+
+
+def tls_options(settings: BrokerSettings) -> dict[str, Any]:
+    """What redis-py makes of the URL's options of TLS, for others who read a URL otherwise; nothing without TLS.
+
+    Raises:
+        ConfigurationError: as `connect`.
+    """
+    given: dict[str, Any] = connect(settings).connection_pool.connection_kwargs
+    if urlsplit(settings.broker_url).scheme != "rediss":
+        return {}
+    options = {name: value for name, value in given.items() if name.startswith(TLS_PREFIX)}
+    return {"ssl_cert_reqs": "required"} | options  # redis-py's own default
+
+
+def _refuse_wrong_tls(options: dict[str, Any]) -> None:
+    requirement = options.get("ssl_cert_reqs", "required")
+    if requirement not in CERTIFICATE_REQUIREMENTS:
+        raise ValueError(f"ssl_cert_reqs={requirement} must be one of {', '.join(CERTIFICATE_REQUIREMENTS)}")
+    for name in TLS_FILES:  # else it would read as a Redis that is away, and be waited for
+        if name in options and not Path(options[name]).exists():
+            raise ValueError(f"{name}={options[name]}: there is no such file")
 
 
 def _announcing(on_connect: Callable[[], None]) -> Callable[[Any], None]:

@@ -1,6 +1,7 @@
 """`stoker up`: everything on this machine."""
 
 import time
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -53,7 +54,9 @@ def up(
         count = settings.autoscale.replace(",", " to ") or workers
         typer.echo(f"loading  {settings.model} in {count} worker(s) …")
         driver.wait_until_ready()
-        place = "" if driver.broker_url == DEFAULT_URL else f"--broker {driver.client.store.settings.masked_url} "
+        place = (
+            "" if driver.broker_url == DEFAULT_URL else f"--broker {quote(driver.client.store.settings.masked_url)} "
+        )
         typer.echo(f"ready    try: stoker generate {place}'Name three colours.'   (Ctrl-C stops everything)")
         while True:
             driver.check()
