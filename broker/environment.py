@@ -26,6 +26,7 @@ VARIABLES = frozenset(
         "HEARTBEAT_TIMEOUT",
         "VISIBILITY_TIMEOUT_S",
         "MAX_ATTEMPTS",
+        "MAX_LOSSES",
         # gpu_worker
         "MODEL",
         "SERVED_MODEL_NAME",

@@ -10,6 +10,7 @@ class JobKeys(msgspec.Struct, frozen=True):
     requests: str
     costs: str
     attempts: str
+    losses: str
     checkpoints: str
     pending: str
     assigned: str

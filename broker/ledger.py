@@ -172,14 +172,22 @@ class Ledger:
         return int(self._scripts.run("finish", keys, [batch_id, session_id]))
 
     def release(
-        self, batch_id: str, job_id: str, session_id: str, *, count_attempt: bool, indices: Sequence[int] = ()
+        self,
+        batch_id: str,
+        job_id: str,
+        session_id: str,
+        *,
+        count_attempt: bool,
+        forgiven: int = 0,
+        indices: Sequence[int] = (),
     ) -> int:
         """Take requests of a batch back from its session; without `indices` all of them, and the batch ends.
 
-        Returns the requests that are pending again. An attempt counts only if the batch had been claimed.
+        Returns the requests that are pending again. An attempt counts only if the batch had been claimed, and for each
+        request only after as many losses as are `forgiven`.
         """
         keys = ledger_keys.release(self._keys, session_id, batch_id, job_id)
-        args = [batch_id, session_id, int(count_attempt), job_id, *indices]
+        args = [batch_id, session_id, int(count_attempt), job_id, forgiven, *indices]
         return max(int(self._scripts.run("release", keys, args)), 0)
 
     def recall(self, token: str, session_id: str, order_id: str, count: int, *, begun: bool = False) -> bool:
@@ -197,9 +205,9 @@ class Ledger:
             raise NotLeaderError
         return asked == 1
 
-    def release_batch(self, batch: BatchRecord, *, count_attempt: bool) -> int:
-        """Take a whole batch back from its session. Returns the requests that are pending again."""
-        return self.release(batch.id, batch.job, batch.session, count_attempt=count_attempt)
+    def release_batch(self, batch: BatchRecord, *, count_attempt: bool, forgiven: int = 0) -> int:
+        """Take a whole batch back from its session, as `release` does. Returns the requests that are pending again."""
+        return self.release(batch.id, batch.job, batch.session, count_attempt=count_attempt, forgiven=forgiven)
 
     def quarantine(self, entry: QuarantinedRequest) -> None:
         """Keep a copy of a request that was given up; its error output is committed separately."""

@@ -89,6 +89,7 @@ def commit(names: Keys, session_id: str, batch_id: str, job_id: str) -> list[str
         names.policy,
         *_identical(names, job),
         names.waiting_changes,
+        job.losses,
     ]
 
 
@@ -114,6 +115,7 @@ def release(names: Keys, session_id: str, batch_id: str, job_id: str) -> list[st
         job.record,
         names.waiting,
         names.waiting_changes,
+        job.losses,
     ]
 
 

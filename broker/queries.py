@@ -125,6 +125,11 @@ class Queries:
         with broker_errors(self._url):
             return int(self._redis.hget(self._keys.job(job_id).attempts, index) or 0)
 
+    def losses(self, job_id: str, index: int) -> int:
+        """How often a whole worker was lost while it ran a request."""
+        with broker_errors(self._url):
+            return int(self._redis.hget(self._keys.job(job_id).losses, index) or 0)
+
     def batches(self, session_id: str) -> list[BatchRecord]:
         """The batches that a session holds."""
         with broker_errors(self._url):

@@ -30,6 +30,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 10.0
     max_attempts: int = 3  # deaths or engine failures of a request before it is given up
+    max_losses: int = 3  # losses of whole workers with a request before one more counts as a death that it was part of
     visibility_timeout_s: int = 86_400  # Celery's backstop; recovery never waits for it
 
     def __post_init__(self) -> None:
@@ -50,6 +51,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if self.max_attempts < 1:
             problems.append(f"max_attempts={self.max_attempts} must be at least 1")
+        if self.max_losses < 0:
+            problems.append(f"max_losses={self.max_losses} must not be negative")
         if not self.namespace or any(c.isspace() for c in self.namespace):
             problems.append(f"namespace={self.namespace!r} must be a word")
         if problems:

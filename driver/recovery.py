@@ -73,27 +73,30 @@ class Recovery:
         return msgspec.structs.replace(session, state="dead", cause=cause, reason=reason)
 
     def _bury(self, session: Session) -> int:
-        blamed = session.cause in (Cause.CRASHED, Cause.HUNG)
+        blamed = session.cause in (Cause.CRASHED, Cause.HUNG, Cause.LOST)
+        forgiven = self._store.settings.max_losses if session.cause == Cause.LOST else 0
         released = 0
         for batch in self._store.queries.batches(session.id):
             if blamed:
-                self._quarantine_culprit(session, batch)
-            released += self._store.ledger.release_batch(batch, count_attempt=blamed)
+                self._quarantine_culprit(session, batch, forgiven)
+            released += self._store.ledger.release_batch(batch, count_attempt=blamed, forgiven=forgiven)
         if not self._store.sessions.forget(session):
             logger.info("%s still holds batches", session.worker)
         if released:
             logger.warning("%s: %d requests are pending again (%s)", session.worker, released, session.reason)
         return released
 
-    def _quarantine_culprit(self, session: Session, batch: BatchRecord) -> None:
+    def _quarantine_culprit(self, session: Session, batch: BatchRecord, forgiven: int) -> None:
         """Give up a request that was alone with its worker when that died, and has no attempt left."""
         indices = self._store.queries.batch_indices(batch.id)
         if not batch.isolated or batch.state != "claimed" or len(indices) != 1:
             return
         index = indices[0]
-        deaths = self._store.queries.attempts(batch.job, index) + 1
-        if deaths < self._store.settings.max_attempts:
+        losses = self._store.queries.losses(batch.job, index)
+        counted = self._store.queries.attempts(batch.job, index) + 1
+        if losses < forgiven or counted < self._store.settings.max_attempts:
             return
+        deaths = counted + min(losses, self._store.settings.max_losses)
         reason = f"its worker died {deaths} times while running it, the last time alone: {session.reason}"
         output = failed_output(index, "worker_crash", reason, worker_id=session.worker)
         # A request that does not decode, or whose job is gone, leaves no copy; it is given up all the same.

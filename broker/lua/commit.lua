@@ -14,7 +14,7 @@
 -- KEYS 1 job  2 requests  3 costs  4 pending  5 assigned  6 committed  7 outputs  8 batch requests  9 session
 --      10 closing  11 wake  12 attempts  13 checkpoints  14 waiting  15 load  16 policy
 --      17 leaders  18 digests  19 followers  20 answers  21 answered  22 cache  23 cache times  24 sharing
---      25 changes of waiting
+--      25 changes of waiting  26 losses
 -- ARGV 1 job id  2 packed facts: for each output its index, whether it failed (0|1), prompt tokens, completion tokens
 --      then, for each output: payload
 -- Returns {accepted, dropped, job done (0|1), outputs given to others that waited for the same, outputs of the call that
@@ -170,7 +170,7 @@ if #accepted > 0 then
     settled = settled + string.match(cost or '0', '^%d+')
   end
   for _, key in ipairs({ 2, 3, 5 }) do redis.call('HDEL', KEYS[key], unpack(accepted)) end
-  for _, key in ipairs({ 12, 13 }) do -- few jobs have any
+  for _, key in ipairs({ 12, 13, 26 }) do -- few jobs have any
     if redis.call('EXISTS', KEYS[key]) == 1 then redis.call('HDEL', KEYS[key], unpack(accepted)) end
   end
   redis.call('ZREM', KEYS[4], unpack(accepted))

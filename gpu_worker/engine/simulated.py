@@ -17,7 +17,7 @@ from broker.messages import Request
 from gpu_worker.engine.base import Capacity, Completion, Load, Traits
 from gpu_worker.engine.completions import failure
 from gpu_worker.engine.errors import ENGINE_ERROR, OUT_OF_MEMORY, require_fit
-from gpu_worker.engine.faults import DIE, HANG, OOM, die, fault_of
+from gpu_worker.engine.faults import DEATHS, HANG, OOM, fault_of
 from gpu_worker.engine.limits import QUIET_STEPS
 from gpu_worker.engine.memory import rss_mib
 from gpu_worker.engine.meter import Meter
@@ -172,8 +172,8 @@ class SimulatedEngine:
     def _fault(self, held: Held) -> bool:
         """Do as the prompt says, outside the lock: while `step` hangs, heartbeats still read the load."""
         fault = fault_of(held.request)
-        if fault == DIE:
-            die()
+        if fault in DEATHS:
+            DEATHS[fault]()
         if fault == HANG:
             self._closed.wait()
         return fault is not None

@@ -1,6 +1,6 @@
 """Nothing lost, nothing twice: random interleavings of every command from several owners, against a real server.
 
-The machine remembers what the ledger promised (outputs accepted, requests submitted, attempts counted) and compares
+The machine remembers what the ledger promised (outputs accepted, requests submitted, attempts and losses) and compares
 the whole ledger with it after every step; at the end it drives all jobs to done and looks that no request is missing.
 """
 
@@ -48,6 +48,7 @@ class Job:
     closed: bool = False
     accepted: dict = field(default_factory=dict)  # index -> text
     attempts: dict = field(default_factory=dict)  # of open requests
+    losses: dict = field(default_factory=dict)  # of open requests
     failed: int = 0
     dropped: int = 0
 
@@ -174,7 +175,8 @@ class LedgerMachine(RuleBasedStateMachine):
         job = self.some(data, self.jobs, closed=False)
         if job is not None and data.draw(st.integers(0, 2)) == 0:
             assert self.stage.ledger.cancel(job.id) == (not job.done)
-            job.cancelled = job.cancelled or not job.done
+            if not job.done:
+                job.cancelled, job.lost = True, False
             job.sealed = True
 
     @rule(data=st.data())
@@ -184,6 +186,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for index in self.stage.pending(job.id):
                 job.accepted[index] = ""
                 job.attempts.pop(index, None)
+                job.losses.pop(index, None)
                 job.failed += 1
             end_pending(self.store, job.id, "cancelled", "stop")
 
@@ -415,6 +418,7 @@ class LedgerMachine(RuleBasedStateMachine):
         job.accepted |= dict.fromkeys(fresh, "" if fail else text)
         for index in fresh:
             job.attempts.pop(index, None)
+            job.losses.pop(index, None)
         job.failed += len(fresh) if fail else 0
         job.dropped += len(indices) - len(fresh)
         batch.held -= set(indices)
@@ -442,21 +446,23 @@ class LedgerMachine(RuleBasedStateMachine):
             batch.ended = True
 
     @precondition(lambda self: self.batches)
-    @rule(data=st.data(), count_attempt=st.booleans(), some=st.booleans())
-    def release(self, data, count_attempt, some):
+    @rule(data=st.data(), count_attempt=st.booleans(), forgiven=st.integers(0, 2), some=st.booleans())
+    def release(self, data, count_attempt, forgiven, some):
         batch = self.some_batch(data)
         indices = self.indices_of(data, batch.job) if some else ()
-        self._release(batch, count_attempt, indices)
+        self._release(batch, count_attempt, indices, forgiven)
 
-    def _release(self, batch, count_attempt, indices=()):
+    def _release(self, batch, count_attempt, indices=(), forgiven=0):
         freed = set() if batch.ended else batch.held & set(indices or batch.held)
         again = freed - set(batch.job.accepted)
         released = self.stage.ledger.release(
-            batch.id, batch.job.id, batch.session, count_attempt=count_attempt, indices=indices
+            batch.id, batch.job.id, batch.session, count_attempt=count_attempt, forgiven=forgiven, indices=indices
         )
         assert released == len(again)
-        if count_attempt and batch.claimed:
-            for index in again:
+        for index in again if count_attempt and batch.claimed else ():
+            if forgiven:
+                batch.job.losses[index] = batch.job.losses.get(index, 0) + 1
+            if not forgiven or batch.job.losses[index] > forgiven:
                 batch.job.attempts[index] = batch.job.attempts.get(index, 0) + 1
         batch.held -= freed
         batch.ended = batch.ended or not indices
@@ -486,7 +492,7 @@ class LedgerMachine(RuleBasedStateMachine):
             state = JobState.DONE if job.done else JobState.RUNNING if job.sealed else JobState.OPEN
             assert (record.state, record.cancelled, record.client_lost) == (state, job.cancelled, job.lost)
             assert found.requests == found.costs == waiting
-            assert found.attempts == job.attempts
+            assert (found.attempts, found.losses) == (job.attempts, job.losses)
             assert found.checkpoints <= waiting
 
     def _read(self, job):
@@ -501,7 +507,8 @@ class LedgerMachine(RuleBasedStateMachine):
         pipeline.hkeys(keys.costs)
         pipeline.hgetall(keys.attempts)
         pipeline.hkeys(keys.checkpoints)
-        record, pending, assigned, bits, requests, costs, attempts, checkpoints = pipeline.execute()
+        pipeline.hgetall(keys.losses)
+        record, pending, assigned, bits, requests, costs, attempts, checkpoints, losses = pipeline.execute()
         return SimpleNamespace(
             record=codec.from_fields(JobRecord, record),
             pending=[int(index) for index in pending],
@@ -512,6 +519,7 @@ class LedgerMachine(RuleBasedStateMachine):
             costs={int(index) for index in costs},
             attempts={int(index): int(count) for index, count in attempts.items()},
             checkpoints={int(index) for index in checkpoints},
+            losses={int(index): int(count) for index, count in losses.items()},
         )
 
     @invariant()

@@ -350,11 +350,51 @@ def test_alone_in_its_batch_but_not_on_its_worker_nobody_is_given_up(stage, reco
     assert stage.queries.quarantined() == []
 
 
-def test_a_lost_worker_gives_nobody_up(stage, recovery):
+def test_losses_are_nobodys_fault_until_they_are_many(stage, recovery):
+    job = stage.job(1)
+    for losses in range(1, 6):
+        assert die(stage, recovery, job, [0], isolated=True, cause=Cause.LOST) == 1
+        assert attempts(stage, job) == max(0, losses - 3)
+    assert stage.queries.quarantined() == []
+    assert die(stage, recovery, job, [0], isolated=True, cause=Cause.LOST) == 0
+    (result,) = stage.results(job)
+    assert result.error.code == "worker_crash"
+    assert "its worker died 6 times while running it, the last time alone" in result.error.message
+    assert [entry.index for entry in stage.queries.quarantined()] == [0]
+
+
+def test_a_loss_alone_gives_nobody_up_while_losses_are_forgiven(stage, recovery):
+    job = stage.job(1)
+    for _ in range(2):
+        assert die(stage, recovery, job, [0], isolated=False) == 1
+    assert attempts(stage, job) == 2
+    for _ in range(3):
+        assert die(stage, recovery, job, [0], isolated=True, cause=Cause.LOST) == 1
+    assert attempts(stage, job) == 2
+
+
+def test_losses_in_company_give_nobody_up_however_many(stage, recovery):
+    job = stage.job(2)
+    for _ in range(9):
+        assert die(stage, recovery, job, [0, 1], isolated=True, cause=Cause.LOST) == 2
+    assert stage.queries.quarantined() == []
+
+
+def test_workers_that_are_stopped_count_no_loss(stage, recovery):
     job = stage.job(1)
     for _ in range(5):
-        assert die(stage, recovery, job, [0], isolated=True, cause=Cause.LOST) == 1
-    assert stage.queries.quarantined() == []
+        assert die(stage, recovery, job, [0], isolated=True, cause=Cause.STOPPED) == 1
+    assert (attempts(stage, job), stage.queries.losses(job, 0)) == (0, 0)
+
+
+def test_a_recovery_from_a_loss_that_is_repeated_counts_once(stage, recovery, session):
+    job = stage.job(1)
+    stage.batch(session, job, [0])
+    stage.kill(session, Cause.LOST)
+    table = stage.sessions.table()
+    for _ in range(2):
+        recovery.recover(table, trust_silence=True, trust_absence=True)
+    assert stage.queries.losses(job, 0) == 1
 
 
 def test_the_rest_of_the_job_goes_on(stage, recovery):

@@ -62,6 +62,35 @@ def test_releasing_twice_counts_once(stage, session):
     assert stage.in_hand(session) == (0, 0, 0)
 
 
+def test_an_attempt_counts_only_after_the_losses_that_are_forgiven(stage, session):
+    job = stage.job(2)
+    for lost in range(1, 4):
+        batch = stage.batch(session, job, [0])
+        for _ in range(2):
+            stage.ledger.release(batch, job, session, count_attempt=True, forgiven=2)
+        assert stage.queries.losses(job, 0) == lost
+        assert attempts(stage, job, 2) == [max(0, lost - 2), 0]
+    batch = stage.batch(session, job, [0])
+    stage.ledger.release(batch, job, session, count_attempt=True)
+    assert (stage.queries.losses(job, 0), attempts(stage, job, 1)) == (3, [2])
+    stage.commit("", job, "", [0])
+    assert not stage.has_key(stage.keys.job(job).losses)
+
+
+@pytest.mark.parametrize("how", [{"count_attempt": False, "forgiven": 2}, {"count_attempt": True, "forgiven": 0}])
+def test_no_loss_counts_where_not_asked(stage, session, how):
+    job = stage.job(1)
+    stage.ledger.release(stage.batch(session, job, [0]), job, session, **how)
+    assert stage.queries.losses(job, 0) == 0
+
+
+def test_a_batch_that_was_never_claimed_counts_no_loss(stage, session):
+    job = stage.job(1)
+    batch = stage.batch(session, job, [0], claimed=False)
+    assert stage.ledger.release(batch, job, session, count_attempt=True, forgiven=2) == 1
+    assert stage.queries.losses(job, 0) == 0
+
+
 def test_a_second_release_leaves_the_next_owner_alone(stage, session):
     job = stage.job(1)
     old = stage.batch(session, job, [0])

@@ -96,4 +96,6 @@ def _assert_celery_result(cluster, job: Job, outputs: Sequence[Output], *, clien
         # Plain Celery carries JSON: the tuples of an output are lists there.
         assert result == msgspec.json.decode(msgspec.json.encode(list(outputs)))
     finally:
+        app.backend.result_consumer.stop()  # Celery leaves the connection open on which it waits
+        app.backend.client.connection_pool.disconnect()
         app.close()
