@@ -99,7 +99,7 @@ class Cluster:
         self.workers[name] = worker
         return worker
 
-    def ready(self, *names: str, timeout: float = 30.0) -> list[Session]:
+    def ready(self, *names: str, timeout: float = 60.0) -> list[Session]:
         """Wait until these workers (all of the cluster's, if none are named) are ready; their sessions."""
         wanted = [self.workers[name] for name in names or self.workers]
 

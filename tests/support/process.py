@@ -55,14 +55,14 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """The exit code, once it has ended."""
         wait_until(
             lambda: not self.is_running, timeout, what=lambda: f"the end of {self._process.args}\n{self.log[-2000:]}"
         )
         return self._process.returncode
 
-    def end(self, timeout: float = 30.0) -> int:
+    def end(self, timeout: float = 60.0) -> int:
         """Ask it to end, also when it is stopped; kill it if it does not."""
         if self.is_running:
             self.send(signal.SIGCONT)

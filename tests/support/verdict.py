@@ -90,9 +90,9 @@ def _assert_celery_result(cluster, job: Job, outputs: Sequence[Output], *, clien
     try:
         if client_lost:
             with pytest.raises(IncompleteJobError):
-                AsyncResult(job.id, app=app).get(timeout=30)
+                AsyncResult(job.id, app=app).get(timeout=60)
             return
-        result = AsyncResult(job.id, app=app).get(timeout=30)
+        result = AsyncResult(job.id, app=app).get(timeout=60)
         # Plain Celery carries JSON: the tuples of an output are lists there.
         assert result == msgspec.json.decode(msgspec.json.encode(list(outputs)))
     finally:

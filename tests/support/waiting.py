@@ -10,7 +10,7 @@ POLL_S = 0.02
 
 
 def wait_until(
-    predicate: Callable[[], StateT], timeout: float = 30.0, *, what: str | Callable[[], str] = "the state waited for"
+    predicate: Callable[[], StateT], timeout: float = 60.0, *, what: str | Callable[[], str] = "the state waited for"
 ) -> StateT:
     """The first truthy answer of `predicate`; fails, naming `what`, when there is none within `timeout` seconds."""
     deadline_s = time.monotonic() + timeout
