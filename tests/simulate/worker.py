@@ -32,6 +32,7 @@ class SimulatedWorker:
         self.life = 0
         self.up = up
         self.drains = False
+        self.given_back = 0  # requests, as the leader has asked
         self.drains_since_s = 0.0
         self.in_hand: dict[Key, Work] = {}
         self.order: Order | None = None
@@ -137,5 +138,6 @@ class SimulatedWorker:
             running=running,
             waiting=waiting,
             generated_tokens=tokens,
+            given_back=self.given_back,
             beat_ms=int(self._beat_s * 1000),
         )

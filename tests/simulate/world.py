@@ -181,6 +181,7 @@ class World:
             self._note_begun(worker.gpu.withdraw(work, self._now_s))
             self._expect_end(worker)
             worker.drop(work)
+            worker.given_back += 1
             self._jobs[work.job].give_back(work.index, generated, count_attempt=False)
             self.measures.note_move(work.job, work.index)
 

@@ -1,10 +1,12 @@
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.records import Session
-from driver.balance_memory import CALM_MS, HOLD_MS, BalanceMemory
+from driver.balance_memory import CALM_MS, HOLD_MS, MAX_REST_MS, BalanceMemory
 from driver.balancing import BEGUN_GAIN, GAIN, MOVE_S, REST, left_behind, recalls
 from driver.snapshot import Recall
 from tests.support.views import worker
@@ -235,8 +237,8 @@ def test_the_same_snapshot_has_the_same_decision(holders, places):
 # What is remembered
 
 
-def beat(waiting, at_ms, session_id="s"):
-    return Session(id=session_id, worker="w", epoch=1, state="ready", waiting=waiting, beat_ms=at_ms)
+def beat(waiting, at_ms, session_id="s", **more):
+    return Session(id=session_id, worker="w", epoch=1, state="ready", waiting=waiting, beat_ms=at_ms, **more)
 
 
 def noted(*beats):
@@ -269,3 +271,50 @@ def test_who_was_asked_is_left_alone_for_a_while():
     assert (memory.asked_models, memory.asked_sessions) == ({"m"}, {"s"})
     memory.note([beat(0, 5000 + CALM_MS)])
     assert (memory.asked_models, memory.asked_sessions) == (set(), set())
+
+
+def orders(beats_s, *, gives=0, drain=0):
+    """When a worker is asked, in seconds, that runs something all the time and gives back so many each time."""
+    memory, asked_s, given_back = BalanceMemory(), [], 0
+    for at_s in range(beats_s):
+        session = beat(0, 1000 * at_s, running=1, drain=drain, given_back=given_back)
+        memory.note([session])
+        if not memory.asked_models and (memory.leaving([session]) if drain else memory.lasting([session])):
+            memory.note_order(Recall(session_id="s", worker="w", model="m", count=1), 1000 * at_s)
+            asked_s.append(at_s)
+            given_back += gives
+    return asked_s
+
+
+@pytest.mark.parametrize("drain", [0, 1])
+def test_who_gives_nothing_back_is_asked_ever_more_seldom(drain):
+    asked_s = orders(400, drain=drain)
+    pauses_s = [after - before for before, after in pairwise(asked_s)]
+    calm_s, longest_s = CALM_MS / 1000, MAX_REST_MS / 1000
+    assert pauses_s[:5] == [calm_s * (1 + 2**n) for n in range(4)] + [calm_s + 48]
+    assert set(pauses_s[5:]) == {calm_s + longest_s}
+
+
+def test_who_gives_back_is_asked_as_often_as_others():
+    assert orders(30, gives=1) == list(range(0, 30, CALM_MS // 1000))
+
+
+def test_who_gave_something_back_is_asked_at_once_again():
+    memory = BalanceMemory()
+    for at_ms, given_back in ((0, 0), (3000, 0), (6000, 0), (9000, 1)):
+        session = beat(0, at_ms, running=1, given_back=given_back)
+        memory.note([session])
+        if memory.lasting([session]):
+            memory.note_order(Recall(session_id="s", worker="w", model="m", count=1), at_ms)
+    assert memory.asked_sessions == {"s"}
+
+
+def test_a_rest_is_forgotten_with_its_session_and_when_the_servers_clock_goes_back():
+    memory = BalanceMemory()
+    memory.note([beat(0, 50_000)])
+    memory.note_order(Recall(session_id="s", worker="w", model="m", count=1), 50_000)
+    memory.note([beat(0, 53_000)])
+    assert memory.lasting([beat(0, 53_000, running=1)]) == []
+    assert len(memory.lasting([beat(0, 1000, running=1)])) == 1
+    memory.note([beat(0, 53_000, "another")])
+    assert len(memory.lasting([beat(0, 53_000, running=1)])) == 1
