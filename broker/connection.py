@@ -58,7 +58,7 @@ def connect(
             redis_connect_func=_announcing(on_connect) if on_connect else None,
         )
         pool: Any = client.connection_pool
-        _refuse_wrong_tls(pool.connection_kwargs)
+        _refuse_wrong_tls(settings.broker_url, pool.connection_kwargs)
         pool.connection_class(**pool.connection_kwargs)  # only this looks at the options' names
     except (TypeError, ValueError) as error:
         reason = str(error).rpartition("() ")[2].rstrip(".")
@@ -79,7 +79,9 @@ def tls_options(settings: BrokerSettings) -> dict[str, Any]:
     return {"ssl_cert_reqs": "required"} | options  # redis-py's own default
 
 
-def _refuse_wrong_tls(options: dict[str, Any]) -> None:
+def _refuse_wrong_tls(url: str, options: dict[str, Any]) -> None:
+    if urlsplit(url).scheme != "rediss" and (names := [name for name in options if name.startswith(TLS_PREFIX)]):
+        raise ValueError(f"{names[0]} is for TLS: the URL must start with rediss://")
     requirement = options.get("ssl_cert_reqs", "required")
     if requirement not in CERTIFICATE_REQUIREMENTS:
         raise ValueError(f"ssl_cert_reqs={requirement} must be one of {', '.join(CERTIFICATE_REQUIREMENTS)}")

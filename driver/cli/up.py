@@ -42,7 +42,9 @@ def up(
         model=model, initial_worker_count=workers, autoscale=autoscale, engine=engine, broker_url=broker
     )
     if settings.broker_url and port is not None:
-        raise typer.BadParameter("it is the embedded broker's, and another broker is given", param_hint="--port")
+        raise typer.BadParameter(
+            "it is the embedded broker's, and another is given, by --broker or STOKER_BROKER_URL", param_hint="--port"
+        )
     own_port = DEFAULT_PORT if port is None and not settings.broker_url else port or 0
     driver = Driver(settings, port=own_port, log_folder=log_folder)
     is_up = False

@@ -24,6 +24,11 @@ def test_an_option_of_tls_that_cannot_be_is_refused_in_words(option, words):
         connect(BrokerSettings(broker_url=f"rediss://:secret@host/0?{option}"))
 
 
+def test_an_option_of_tls_without_tls_is_refused_in_words():
+    with pytest.raises(ConfigurationError, match="ssl_ca_certs is for TLS: the URL must start with rediss://"):
+        connect(BrokerSettings(broker_url="redis://host/0?ssl_ca_certs=/nowhere"))
+
+
 def test_an_option_that_redis_py_knows_is_taken():
     client = connect(BrokerSettings(broker_url="rediss://host/0?ssl_cert_reqs=none"))
     assert client.connection_pool.connection_kwargs["ssl_cert_reqs"] == "none"
