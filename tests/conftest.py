@@ -1,5 +1,6 @@
-"""What holds for all tests: their order, and that none fails because the machine has other work."""
+"""What holds for all tests: their order, and that none fails because of how they are started or of other work."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ FIRST = ("worker", "e2e/test_chaos.py", "e2e", "redis", "unit")
 # Hypothesis fails what is slow by the clock: 200 ms an example.
 settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stoker")
+
+# What a shell starts in the background ignores these, and so does all that it starts.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.hookimpl(trylast=True)  # after the order has been made random, which it stays within a folder

@@ -131,11 +131,15 @@ class Monkey:
         """Healed once an output more is committed."""
         queries = self._cluster.store.queries
 
-        def done() -> int:
-            return sum(job.done for job in queries.open_jobs())
+        def done() -> dict[str, int]:
+            return {job.id: job.done for job in queries.open_jobs()}
+
+        def is_healed() -> bool:
+            now = done()
+            return any(job_id not in now or now[job_id] > count for job_id, count in before.items())
 
         before = done()
-        return Wound(kind, lambda: done() > before)
+        return Wound(kind, is_healed)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

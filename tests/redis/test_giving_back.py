@@ -59,14 +59,20 @@ def runtime(settings, stage, engine, monkeypatch):
 
 @pytest.fixture
 def run(stage, runtime, engine, app):
-    """Has an open job of such requests run in one batch; goes on once as many run as can, then hurries to the end."""
+    """Has an open job of such requests run in one batch; goes on once the engine has all, then hurries to the end."""
+
+    def in_engine():
+        load = runtime.seat.view().load
+        return load.running + load.waiting
 
     @contextmanager
     def running(*requests, job="j", deadline_s=None):
         stage.ledger.submit(job, "", requests, offset=0, last=False, deadline_s=deadline_s)
         batch = stage.batch("s", job, range(len(requests)), claimed=False)
         thread = threading.Thread(target=execute_batch, args=(app, runtime, batch, job))
+        before = in_engine()
         thread.start()
+        wait_until(lambda: in_engine() >= before + len(requests))
         wait_until(lambda: runtime.seat.view().load.running == min(SLOTS, len(requests)))
         yield job
         engine.hurry()
