@@ -192,7 +192,7 @@ class QuarantinedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(StrEnum):
-    """Why a session is dead. Only the first two can be a request's fault."""
+    """Why a session is dead. The first two can be a request's fault, and the third where it comes again and again."""
 
     CRASHED = "crashed"  # its process ended by itself or by a signal
     HUNG = "hung"  # it had work and made no step

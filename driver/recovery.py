@@ -10,6 +10,7 @@ from broker.clock import Clock
 from broker.errors import JobNotFoundError, MessageError
 from broker.messages import failed_output
 from broker.records import BatchRecord, Cause, QuarantinedRequest, Session
+from broker.states import WorkerState
 from broker.store import Store
 from driver.detector import DetectorLimits, Verdict, judge
 from driver.silence import Silence
@@ -62,9 +63,9 @@ class Recovery:
             cause, reason = Cause.HUNG, f"no engine step for {session.stalled_s:.0f} s with work in hand"
         elif verdict is Verdict.DEAD and is_absent:
             reason = f"its connection is closed and no heartbeat for {session.beat_age_s:.1f} s"
-            cause = Cause.LOST
+            cause = _cause_of_silence(session)
         elif verdict is Verdict.DEAD and trust_silence:
-            cause, reason = Cause.LOST, f"no heartbeat for {session.beat_age_s:.1f} s"
+            cause, reason = _cause_of_silence(session), f"no heartbeat for {session.beat_age_s:.1f} s"
         else:
             return None
         if not self._store.sessions.expire(session.id, cause, reason, session.beat_ms):
@@ -119,3 +120,8 @@ class Recovery:
             at_ms=self._store.queries.server_time_ms(),
         )
         self._store.ledger.quarantine(entry)
+
+
+def _cause_of_silence(session: Session) -> Cause:
+    """A worker that was draining was ended on purpose, by whoever had no more time (a spot machine, `docker stop`)."""
+    return Cause.STOPPED if session.drain or session.state == WorkerState.DRAINING else Cause.LOST

@@ -5,6 +5,7 @@ import pytest
 
 from broker import presence
 from broker.records import BeatReply, Cause
+from broker.states import WorkerState
 from driver.detector import DetectorLimits
 from driver.recovery import Recovery
 from tests.support.clock import FakeClock
@@ -384,6 +385,21 @@ def test_workers_that_are_stopped_count_no_loss(stage, recovery):
     job = stage.job(1)
     for _ in range(5):
         assert die(stage, recovery, job, [0], isolated=True, cause=Cause.STOPPED) == 1
+    assert (attempts(stage, job), stage.queries.losses(job, 0)) == (0, 0)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_machine_that_goes_while_its_worker_drains_counts_no_loss(stage, recovery, asked):
+    """A spot machine gives notice, and is then gone with what did not end in time."""
+    job = stage.job(1)
+    session = stage.worker(NAME)
+    stage.batch(session, job, [0])
+    if asked:
+        stage.sessions.request_drain(session)
+    else:
+        stage.sessions.beat(session, NAME, heartbeat(state=WorkerState.DRAINING))
+    stage.age_beat(session, 11)
+    assert recover(stage, recovery) == 1
     assert (attempts(stage, job), stage.queries.losses(job, 0)) == (0, 0)
 
 
