@@ -112,7 +112,7 @@ class DriverService:
                 self._keep_lead()
             return self._lead() if self.leads and self._is_look_due(changed=changed) else 0
         except NotLeaderError:
-            self.leads = False
+            self._note_lead(leads=False)
             return 0
         finally:
             self._silences.note_end_of_look()
@@ -120,6 +120,9 @@ class DriverService:
     def _keep_lead(self) -> None:
         leads = self._leadership.acquire_or_renew() > 0
         self._renewed_s = self._clock.now_s()
+        self._note_lead(leads=leads)
+
+    def _note_lead(self, *, leads: bool) -> None:
         if leads != self.leads:
             logger.info("driver %s", "leads" if leads else "stands by")
         self.leads = leads

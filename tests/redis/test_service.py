@@ -1,5 +1,6 @@
 """The driver's tick against a real store: who acts, and what one round does."""
 
+import logging
 from itertools import pairwise
 
 import msgspec
@@ -257,7 +258,8 @@ def test_what_an_old_leader_left_half_done_is_done(make_service, stage, clock):
     assert messages(stage.redis) == [("b", "b", job)]
 
 
-def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage, monkeypatch):
+def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing_and_is_said(service, stage, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "driver")
     stage.worker()
     job = stage.job(1)
     fronts = Queries.fronts
@@ -270,6 +272,8 @@ def test_losing_the_lead_in_the_middle_of_a_tick_assigns_nothing(service, stage,
     assert service.tick() == 0
     assert not service.leads
     assert stage.pending(job) == [0]
+    assert service.tick() == 0
+    assert [text for text in caplog.messages if text.startswith("driver ")] == ["driver leads", "driver stands by"]
 
 
 def test_the_dead_are_recovered_and_their_work_assigned_in_one_tick(service, stage):
