@@ -17,9 +17,7 @@ def test_a_worker_that_fails_everything_is_set_aside_and_its_requests_are_done_e
     outputs = assert_each_done_once(cluster, cluster.client.submit(asked, model=MODEL), asked)
 
     assert {output.worker_id for output in outputs} == {"d@e2e"}
-    session = cluster.session("c")
-    assert session.state == "poisoned"
-    assert session.inhand_requests == 0
+    wait_until(lambda: (row := cluster.session("c")).state == "poisoned" and row.inhand_requests == 0)
     line = next(line for line in cluster.stoker("status").stdout.splitlines() if "c@e2e" in line)
     assert "poisoned: failed 3 requests in a row, the last with: it failed, as asked" in line
 

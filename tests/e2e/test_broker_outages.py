@@ -21,12 +21,16 @@ def session_ids(cluster):
 
 
 def test_cut_connections_cost_no_second_execution_and_no_worker(cluster):
-    asked = requests(48, tokens=300)
+    asked = requests(130, tokens=200)
     sessions, before = session_ids(cluster), cluster.settled()
-    job = cluster.client.submit(asked)
+    feed = cluster.client.open_job()
+    job = cluster.client.job(feed.job_id)
+    feed.add(asked[:50])  # more than one worker runs at once
     for _ in range(5):
-        cluster.busy("a", tokens=100)
+        feed.add(asked[feed.submitted : feed.submitted + 16])  # that there is work, however long a cut takes
+        cluster.busy_one(tokens=100)
         cut_connections(cluster, at_least=4)
+    feed.seal()
 
     outputs = assert_each_done_once(cluster, job, asked)
 

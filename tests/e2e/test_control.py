@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.e2e.test_broker_outages import cut_connections
 from tests.support.verdict import assert_each_done_once, requests
 from tests.support.waiting import wait_until
 
+PATIENT = ("--timeout", "30")  # Celery's own is a second; it waits no longer than for all who are asked
 OWN_MODEL = "smollm2-135m"  # what the workers of the cluster are configured with
 
 EXTENSION = '''
@@ -76,6 +78,11 @@ def state(cluster, name):
     return session and (session.state, session.model)
 
 
+def wait_for(cluster, name, *wanted):
+    """Wait for a state and a model: the beat that says so comes behind the end of the operation."""
+    wait_until(lambda: state(cluster, name) == wanted, what=lambda: f"{wanted}, not {state(cluster, name)}")
+
+
 def celery(cluster, *arguments):
     """Starts Celery's own command line."""
     return subprocess.Popen(
@@ -99,7 +106,7 @@ def assert_undisturbed(cluster, job, asked):
 
 
 def test_a_sleep_in_the_middle_of_a_job_moves_its_work_and_a_wake_brings_the_worker_back(cluster, do, ctl):
-    asked = requests(24, tokens=150)
+    asked = requests(24, tokens=300)
     job = cluster.client.submit(asked)
     name = cluster.busy_one(tokens=50)
     other, before = cluster.other(name), cluster.session(name)
@@ -134,10 +141,10 @@ def test_a_switch_gives_work_of_the_old_model_back_and_serves_the_new_one(cluste
 
     assert do(name, SwitchModel(model="other")).error == ""
 
-    assert state(cluster, name) == ("ready", "other")
+    wait_for(cluster, name, "ready", "other")
     assert {output.worker_id for output in assert_undisturbed(cluster, other, others)} == {f"{name}@e2e"}
     assert do(name, SwitchModel(model="third", served_model_name=OWN_MODEL, finish=True)).error == ""
-    assert state(cluster, name) == ("ready", OWN_MODEL)
+    wait_for(cluster, name, "ready", OWN_MODEL)
     assert_undisturbed(cluster, job, asked)
     after = cluster.session(name)
     assert after.id == before.id
@@ -152,11 +159,11 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_before(cluster, do):
     failed = do(name, SwitchModel(model="<<fail>>"))
 
     assert failed.error == "<<fail>> cannot be loaded: model: <<fail>> cannot be loaded, as asked; smollm2-135m is back"
-    assert state(cluster, name) == ("ready", OWN_MODEL)
-    assert cluster.session(name).reason == failed.error
+    wait_for(cluster, name, "ready", OWN_MODEL)
+    wait_until(lambda: cluster.session(name).reason == failed.error)
     assert_undisturbed(cluster, job, asked)
     assert do(name, Reload()).error == ""
-    assert wait_until(lambda: cluster.session(name).reason == "")
+    wait_until(lambda: cluster.session(name).reason == "")
 
 
 def test_a_worker_that_dies_in_a_switch_comes_back_as_it_was_configured(cluster, ctl):
@@ -171,7 +178,7 @@ def test_a_worker_that_dies_in_a_switch_comes_back_as_it_was_configured(cluster,
     assert done.stderr.startswith(f"{name}@e2e: the worker ended meanwhile; its supervisor starts it again")
     cluster.ready("a", "b")
     assert cluster.session(name).id != before
-    assert state(cluster, name) == ("ready", OWN_MODEL)
+    wait_for(cluster, name, "ready", OWN_MODEL)
     assert_undisturbed(cluster, job, asked)
 
 
@@ -183,11 +190,11 @@ def test_a_sleeper_that_is_killed_starts_anew_awake(cluster, do):
 
     wait_until(lambda: (row := cluster.session("a")) and row.id != before, what="a new life")
     cluster.ready("a")
-    assert state(cluster, "a") == ("ready", OWN_MODEL)
+    wait_for(cluster, "a", "ready", OWN_MODEL)
 
 
 def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do):
-    asked = requests(64, tokens=200)  # as many as both run at once
+    asked = requests(64, tokens=300)  # as many as both run at once
     job = cluster.client.submit(asked)
     cluster.busy("a")
 
@@ -197,7 +204,7 @@ def test_one_operation_at_a_time_and_the_second_is_told_of_the_first(cluster, do
 
     assert (first.operation.name, first.operation.ended) == ("sleep", False)
     assert isinstance(second, Refusal)
-    assert (second.error[:23], second.error[-26:]) == ("busy with sleep, for 0.", ": finishing what is in hand"[1:])
+    assert re.fullmatch(r"busy with sleep, for \d+\.\d s now: finishing what is in hand", second.error)
     assert (health.state, health.operation.stage) == ("sleeping", "finishing what is in hand")
     assert health.running > 0
     assert health.batches > 0
@@ -263,7 +270,7 @@ def test_commands_of_a_users_own_in_a_worker_with_the_solo_pool(cluster, do, ctl
 
     do("c", Sleep())
     job = cluster.client.submit(requests(4, tokens=10), model="mine")
-    assert state(cluster, "c") == ("sleeping", "mine")
+    wait_for(cluster, "c", "sleeping", "mine")
     do("c", Wake())
     assert_undisturbed(cluster, job, requests(4, tokens=10))
     do("c", Sleep())
@@ -280,10 +287,10 @@ def test_a_wrong_extension_ends_the_start_with_a_line(cluster):
 
 def test_celery_s_own_command_line_gives_the_same_commands(cluster, do):
     commands = (
-        celery(cluster, "inspect", "check_health", "--json", "-d", "a@e2e"),
-        celery(cluster, "control", "--json", "-d", "a@e2e", "sleep", "true"),
-        celery(cluster, "control", "-d", "b@e2e", "call_extension", "add", "first=1", "second=2"),
-        celery(cluster, "control", "-d", "b@e2e", "set_limits", "eight"),
+        celery(cluster, "inspect", "check_health", "--json", *PATIENT, "-d", "a@e2e"),
+        celery(cluster, "control", "--json", *PATIENT, "-d", "a@e2e", "sleep", "true"),
+        celery(cluster, "control", *PATIENT, "-d", "b@e2e", "call_extension", "add", "first=1", "second=2"),
+        celery(cluster, "control", *PATIENT, "-d", "b@e2e", "set_limits", "eight"),
     )
     health, slept, called, refused = [command.communicate(timeout=60)[0] for command in commands]
     assert json.loads(health)["a@e2e"]["ok"]["model"] == OWN_MODEL
@@ -291,7 +298,7 @@ def test_celery_s_own_command_line_gives_the_same_commands(cluster, do):
     assert reply["a@e2e"]["ok"]["operation"]["name"] == "sleep"
     assert "this worker has no extension" in called
     assert "set_limits: Expected `int`" in refused
-    wait_until(lambda: state(cluster, "a") == ("sleeping", OWN_MODEL))
+    wait_for(cluster, "a", "sleeping", OWN_MODEL)
     do("a", Wake())
 
 

@@ -28,16 +28,19 @@ def held_batches(cluster, name):
 
 
 def holder(cluster):
-    """A worker that has claimed a batch, if there is one: which of the two gets a small job is the driver's choice."""
-    return next((name for name in ("a", "b") if held_batches(cluster, name)), None)
+    """A worker that has claimed batches, and these: which of the two gets a small job is the driver's choice."""
+    return wait_until(
+        lambda: next(((name, held) for name in ("a", "b") if (held := held_batches(cluster, name))), None),
+        what="a worker that holds a batch",
+    )
 
 
 def test_a_batch_sent_again_while_it_runs_is_run_once(cluster, celery_app):
     asked = requests(16, tokens=150)
     before = cluster.settled()
     job = cluster.client.submit(asked)
-    name = wait_until(lambda: holder(cluster))
-    for batch in held_batches(cluster, name) * 10:
+    name, held = holder(cluster)
+    for batch in held * 10:
         send_batch(celery_app, f"{name}@e2e", batch.id, batch.job)
 
     outputs = assert_each_done_once(cluster, job, asked)
@@ -49,8 +52,7 @@ def test_a_batch_sent_again_while_it_runs_is_run_once(cluster, celery_app):
 def test_old_batches_of_a_dead_session_are_refused_by_everyone(cluster, celery_app):
     asked = requests(8, tokens=100)
     job = cluster.client.submit(asked)
-    name = wait_until(lambda: holder(cluster))
-    held = held_batches(cluster, name)
+    name, held = holder(cluster)
     os.kill(cluster.workers[name].child_pid, signal.SIGKILL)
     wait_until(lambda: (row := cluster.session(name)) and row.state == "ready" and row.id != held[0].session)
 
@@ -65,8 +67,8 @@ def test_old_batches_of_a_dead_session_are_refused_by_everyone(cluster, celery_a
 def test_a_batch_sent_to_the_wrong_worker_or_with_the_wrong_job_changes_nothing(cluster, celery_app):
     asked = requests(8, tokens=150)
     job = cluster.client.submit(asked)
-    name = wait_until(lambda: holder(cluster))
-    batch, wrong_worker = held_batches(cluster, name)[0], {"a": "b@e2e", "b": "a@e2e"}[name]
+    name, (batch, *_) = holder(cluster)
+    wrong_worker = f"{cluster.other(name)}@e2e"
     other = cluster.client.submit(more := requests(4, tokens=100, about="other"))
 
     send_batch(celery_app, wrong_worker, batch.id, batch.job)

@@ -107,7 +107,7 @@ def test_a_port_that_is_taken_is_one_line(alone, start):
 def test_the_processes_of_a_killed_stoker_up_end_by_themselves(alone, start, port):
     up = start("up", "--workers", "2", "--port", str(port))
     wait_until(lambda: "ready    try: stoker generate" in up.log)
-    assert len(descendants(up.pid)) == 6, "guard and server, two supervisors and their children"
+    wait_until(lambda: len(descendants(up.pid)) == 6, what="guard and server, two supervisors and their children")
 
     up.send(signal.SIGKILL)
 
@@ -195,7 +195,7 @@ def test_a_local_batch_that_is_interrupted_is_finished_by_a_second_run(alone, st
     ]
     source.write_text("".join(json.dumps(item) + "\n" for item in lines))
     arguments = ("batch", str(source), str(target), "--local", "--model", "smollm2-135m")
-    first = start(*arguments)
+    first = start(*arguments, STOKER_SIMULATED_TOKENS_PER_S="20")  # the long ones do not end meanwhile
     wait_until(lambda: target.exists() and len(target.read_text().splitlines()) >= 10)
 
     first.send(signal.SIGINT)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from broker.settings import BrokerSettings
-from driver import Client, Driver, SamplingParams
+from driver import Client, Driver, Request, SamplingParams
 from driver.cli.scale import scale
 from driver.errors import DriverStateError
 from driver.settings import load_driver_settings
@@ -23,6 +23,7 @@ QUICK = {
     "STOKER_WORKER_MONITOR_INTERVAL": "0.3",
 }
 ANSWER = SamplingParams(max_tokens=60, ignore_eos=True)
+LONG_ANSWER = SamplingParams(max_tokens=250, ignore_eos=True)
 
 
 def numbers(client):
@@ -52,11 +53,22 @@ def test_a_burst_makes_workers_and_its_end_drains_them(nothing_left, quick):
         with pytest.raises(DriverStateError, match="autoscale"):
             driver.scale_workers(2)
 
-        prompts = [f"prompt {place}" for place in range(100)]  # 6,000 tokens; a worker makes 400 a second
-        job = client.submit(prompts, ANSWER)
+        feed = client.open_job()
+        job = client.job(feed.job_id)
 
-        wait_until(lambda: numbers(client) == (3, 3), what=lambda: f"three workers, not {numbers(client)}")
-        outputs = assert_each_answered_once(client, job, len(prompts))
+        def add():
+            feed.add([Request(prompt=f"prompt {feed.submitted + place}", params=ANSWER) for place in range(100)])
+
+        def grown():
+            if job.progress().pending < 60:  # 3,600 tokens; a worker makes 400 a second
+                add()
+            return numbers(client) == (3, 3)
+
+        add()
+
+        wait_until(grown, 60, what=lambda: f"three workers, not {numbers(client)}")
+        feed.seal()
+        outputs = assert_each_answered_once(client, job, feed.submitted)
         assert len({output.worker_id for output in outputs}) == 3
         wait_until(lambda: numbers(client) == (1, 1), what=lambda: f"one worker, not {numbers(client)}")
 
@@ -77,7 +89,7 @@ def test_people_scale_a_running_stoker_up(nothing_left, quick, tmp_path, capsys)
 
 def follow_people(client):
     wait_until(lambda: numbers(client) == (2, 2))
-    job = client.submit([f"prompt {place}" for place in range(8)], ANSWER)
+    job = client.submit([f"prompt {place}" for place in range(8)], LONG_ANSWER)
     wait_until(lambda: all(row.running for row in client.workers()))
     client.store.scale.set_auto(0, 1)  # in the middle of its work one of them goes
     assert_each_answered_once(client, job, 8)
@@ -104,10 +116,10 @@ def test_a_driver_asks_a_command_for_workers(make_cluster, tmp_path):
     job = cluster.client.submit(["one", "two"], ANSWER)
     wait_until(lambda: log.exists() and log.read_text().split()[-1:] == ["1"])
     cluster.start_worker("a")
-    job.get(timeout=30)
+    job.get(timeout=60)
 
     wait_until(lambda: log.read_text().split()[-1:] == ["0"])
-    assert cluster.redis.llen(cluster.store.keys.scale_wanted) == 0
+    wait_until(lambda: cluster.redis.llen(cluster.store.keys.scale_wanted) == 0)
     cluster.store.scale.set_manual(2)
     wait_until(lambda: log.read_text().split()[-1:] == ["2"])
-    assert cluster.redis.llen(cluster.store.keys.scale_wanted) == 2
+    wait_until(lambda: cluster.redis.llen(cluster.store.keys.scale_wanted) == 2)

@@ -47,17 +47,20 @@ def test_requests_of_a_wholly_killed_worker_are_done_long_before_the_heartbeat_t
 
 
 def test_a_worker_that_only_loses_its_connection_is_not_declared_dead(cluster):
-    asked = requests(12, tokens=300)
+    asked = requests(36, tokens=200)
     before, said = {row.id for row in cluster.client.workers()}, len(cluster.driver_log)
-    job = cluster.client.submit(asked)
-    name = cluster.busy_one()
+    feed = cluster.client.open_job()
+    job = cluster.client.job(feed.job_id)
     for _ in range(3):
+        feed.add(asked[feed.submitted : feed.submitted + 12])  # that there is work, however long a cut takes
+        name = cluster.busy_one(tokens=10)
         connection = cluster.session(name).connection
         cluster.redis.client_kill_filter(_id=connection.rpartition(":")[2])
         wait_until(
-            lambda connection=connection: cluster.session(name).connection != connection, what="a new connection"
+            lambda name=name, connection=connection: cluster.session(name).connection != connection,
+            what="a new connection",
         )
-        cluster.busy(name, tokens=10)
+    feed.seal()
 
     assert_each_done_once(cluster, job, asked)
     assert {row.id for row in cluster.client.workers()} == before

@@ -231,8 +231,8 @@ class Cluster:
 
     def assert_clean(self) -> None:
         """Nothing is open, nothing waits in a queue, and no key is left that nobody would remove."""
-        wait_until(lambda: not self.unfinished(), 15, what=lambda: f"the end of {self.unfinished()}")
-        wait_until(lambda: not leaked_keys(self.store), 15, what=lambda: f"the end of {leaked_keys(self.store)}")
+        wait_until(lambda: not self.unfinished(), what=lambda: f"the end of {self.unfinished()}")
+        wait_until(lambda: not leaked_keys(self.store), what=lambda: f"the end of {leaked_keys(self.store)}")
 
     def stop(self) -> None:
         """End everything. Fails when a process, a port, a temporary folder or a key is left."""
