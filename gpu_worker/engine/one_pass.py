@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-_LOCK = "_stoker_pass_lock"
+_MARK = "_stoker_one_pass"
 
 
 def one_pass_at_a_time(model: Any) -> None:
     """Make each pass of a model, or of a part that has its config, wait for the one before. Safe to call twice."""
-    if hasattr(model, _LOCK):
+    if hasattr(model, _MARK):
         return
     lock = threading.RLock()  # a model's pass holds those of its parts
 
@@ -28,7 +28,7 @@ def one_pass_at_a_time(model: Any) -> None:
         if not torch.compiler.is_compiling():
             lock.release()
 
-    setattr(model, _LOCK, lock)
+    setattr(model, _MARK, True)  # not the lock: with one, nobody could copy the model
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
             part.register_forward_pre_hook(begin, prepend=True)

@@ -1,5 +1,6 @@
 """The default engine with the packaged model's first layers: sampling, a small cache, and a loop that may break."""
 
+import copy
 import threading
 
 import msgspec
@@ -214,6 +215,12 @@ def test_a_pass_beside_the_loop_sees_no_later_tokens_and_leaves_nothing_behind(e
         with torch.inference_mode():
             assert torch.allclose(small_model.model.lm_head(state), alone, atol=1e-3)
     assert getattr(small_model.model.config, "is_causal", True)
+
+
+def test_a_model_that_is_served_can_be_copied(engine, small_model):
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        assert torch.equal(copy.deepcopy(small_model.model)(ids).logits, small_model.model(ids).logits)
 
 
 def test_a_pass_that_fails_lets_the_next_one_in(engine, small_model):
