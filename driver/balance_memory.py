@@ -13,7 +13,7 @@ from broker.states import WorkerState
 from driver.snapshot import Recall
 
 HOLD_MS = 900  # so long requests must wait at a worker: a second beat says so, too
-CALM_MS = 3000  # between two orders for a model; so long who was asked gets nothing new
+CALM_MS = 3000  # between two orders for a model; so long who was asked gets nothing new. Longer where beats are rarer
 MAX_REST_MS = 60_000  # between two orders to a worker that gives nothing back
 
 
@@ -25,9 +25,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     given_back: int  # requests, by the worker before
 
-    def is_under_way(self, now_ms: int) -> bool:
+    def is_under_way(self, now_ms: int, calm_ms: int) -> bool:
         """Whether what comes of it may not have shown yet."""
-        return abs(now_ms - self.at_ms) < CALM_MS  # after a failover the server's clock may be behind
+        return abs(now_ms - self.at_ms) < calm_ms  # after a failover the server's clock may be behind
 
 
 class Rest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,9 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True):
 class BalanceMemory:
     """What balancing remembers from round to round; lost with the driver, and learned again by the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_interval: float = 1.0) -> None:
+        # A worker reads an order at one beat, and shows at another what came of it.
+        self._calm_ms = int(CALM_MS * max(heartbeat_interval, 1.0))
         self._waits_since_ms: dict[str, int] = {}  # session: since which beat requests wait there
         self._asked: list[Asked] = []
         self._rests: dict[str, Rest] = {}  # by session
@@ -55,7 +57,7 @@ class BalanceMemory:
         self._given_back = {row.id: row.given_back for row in sessions}
         self._rests = {session: rest for session, rest in self._rests.items() if session in self._given_back}
         now_ms = max((row.beat_ms for row in sessions), default=0)
-        for asked in [asked for asked in self._asked if not asked.is_under_way(now_ms)]:
+        for asked in [asked for asked in self._asked if not asked.is_under_way(now_ms, self._calm_ms)]:
             self._asked.remove(asked)
             self._learn(asked, now_ms)
 
@@ -63,7 +65,7 @@ class BalanceMemory:
         """What came of an order that is over: nothing may have, again and again."""
         before = self._rests.pop(asked.session_id, None)
         if self._given_back.get(asked.session_id) == asked.given_back:
-            length_ms = min(2 * before.length_ms if before else CALM_MS, MAX_REST_MS)
+            length_ms = min(2 * before.length_ms if before else self._calm_ms, MAX_REST_MS)
             self._rests[asked.session_id] = Rest(until_ms=now_ms + length_ms, length_ms=length_ms)
 
     def _rested(self, session: Session) -> bool:

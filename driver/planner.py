@@ -44,7 +44,7 @@ class Planner:
         self._memory = Memory()
         self._lengths = Lengths()
         self._speeds = WorkerSpeeds()
-        self._balance = BalanceMemory()
+        self._balance = BalanceMemory(detector.heartbeat_interval)
 
     def workers(self, sessions: Sequence[Session]) -> tuple[WorkerView, ...]:
         """The workers that may get work now; learns from their beats."""

@@ -299,6 +299,24 @@ def test_who_gives_back_is_asked_as_often_as_others():
     assert orders(30, gives=1) == list(range(0, 30, CALM_MS // 1000))
 
 
+@pytest.mark.parametrize("interval_s", [2, 5])
+def test_what_a_worker_gives_back_counts_also_where_it_beats_seldom(interval_s):
+    memory, ordered, given_back, asked_s = BalanceMemory(interval_s), False, 0, []
+    for at_s in range(interval_s * 30):
+        if at_s % interval_s == interval_s - 1:
+            seldom = beat(0, 1000 * at_s, running=1, given_back=given_back)
+            given_back, ordered = given_back + ordered, False  # it reads the order with the answer to this beat
+        elif at_s < interval_s:
+            continue
+        other = beat(0, 1000 * at_s, session_id="other")
+        memory.note([seldom, other])
+        if not memory.asked_models and memory.lasting([seldom]):
+            memory.note_order(Recall(session_id="s", worker="w", model="m", count=1), 1000 * at_s)
+            asked_s.append(at_s)
+            ordered = True
+    assert {after - before for before, after in pairwise(asked_s)} == {CALM_MS * interval_s // 1000}
+
+
 def test_who_gave_something_back_is_asked_at_once_again():
     memory = BalanceMemory()
     for at_ms, given_back in ((0, 0), (3000, 0), (6000, 0), (9000, 1)):
