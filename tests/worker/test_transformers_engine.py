@@ -220,7 +220,7 @@ def test_a_pass_beside_the_loop_sees_no_later_tokens_and_leaves_nothing_behind(e
 def test_a_model_that_is_served_can_be_copied(engine, small_model):
     ids = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
-        assert torch.equal(copy.deepcopy(small_model.model)(ids).logits, small_model.model(ids).logits)
+        assert torch.allclose(copy.deepcopy(small_model.model)(ids).logits, small_model.model(ids).logits, atol=1e-4)
 
 
 def test_a_pass_that_fails_lets_the_next_one_in(engine, small_model):
