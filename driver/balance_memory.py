@@ -42,11 +42,15 @@ class BalanceMemory:
 
     def __init__(self, heartbeat_interval: float = 1.0) -> None:
         # A worker reads an order at one beat, and shows at another what came of it.
-        self._calm_ms = int(CALM_MS * max(heartbeat_interval, 1.0))
+        self._beat_s = max(heartbeat_interval, 1.0)
         self._waits_since_ms: dict[str, int] = {}  # session: since which beat requests wait there
         self._asked: list[Asked] = []
         self._rests: dict[str, Rest] = {}  # by session
         self._given_back: dict[str, int] = {}  # by session, as of its latest beat
+
+    @property
+    def _calm_ms(self) -> int:
+        return int(CALM_MS * self._beat_s)
 
     def note(self, sessions: Sequence[Session]) -> None:
         """Learn from the latest beats, whose times are the server's, as are those of orders."""
