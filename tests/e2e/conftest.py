@@ -89,11 +89,13 @@ def make_cluster(nothing_left, marked, tmp_path_factory):
 def stoker_here(cluster, monkeypatch, capsys):
     """The `stoker` command against the shared cluster in this process: one of its own needs a second to start."""
     monkeypatch.setenv("STOKER_BROKER_URL", cluster.url)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # the command has one of its own
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["stoker", *map(os.fsdecode, arguments)])
         capsys.readouterr()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
         try:
             with pytest.raises(SystemExit) as end:
                 main()
