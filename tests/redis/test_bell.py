@@ -6,7 +6,7 @@ from broker.store import Store
 from tests.support.stage import Stage
 from tests.support.waiting import wait_until
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

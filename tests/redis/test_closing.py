@@ -21,7 +21,7 @@ SUMMARY = {
 
 def result(app, job):
     """What plain Celery gives for the job's id."""
-    return AsyncResult(job, app=app).get(timeout=5)
+    return AsyncResult(job, app=app).get(timeout=60)
 
 
 @pytest.fixture

@@ -61,6 +61,6 @@ def slow(app):
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_another(control, slow):
-    answers = control.ask([NAME], MemoryUse())
+    answers = control.ask([NAME], MemoryUse(), timeout_s=60.0)
     assert answers == {NAME: Refusal(error="this is the answer", code="mine")}
     assert slow.seen.count("memory") == 1

@@ -76,7 +76,7 @@ def run(stage, runtime, engine, app):
         wait_until(lambda: runtime.seat.view().load.running == min(SLOTS, len(requests)))
         yield job
         engine.hurry()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
     return running
@@ -147,7 +147,7 @@ def test_what_was_begun_elsewhere_stays(stage, runtime, engine, run, app):
         wait_until(lambda: runtime.seat.view().load.running == 2)
         recall(stage, runtime, 2, order="again", begun=True)
         wait_until(lambda: stage.pending(job) == [0])
-    resumed.join(30)
+    resumed.join(60)
     assert [output.index for output in stage.results(job)] == [1]
     assert stage.pending(job) == [0]
 
@@ -194,7 +194,7 @@ def test_suspects_stay(stage, runtime, app, run):
         suspect.start()
         wait_until(lambda: runtime.seat.view().load.waiting == 1)
         recall(stage, runtime, 1)
-    suspect.join(30)
+    suspect.join(60)
     assert len(stage.results(job)) == 1
 
 
@@ -282,7 +282,7 @@ def test_one_that_dies_between_taking_back_and_releasing_loses_nothing(stage, ru
     monkeypatch.setattr(runtime.store.ledger, "release", die)
     with run(*[request()] * 5) as job:
         recall(stage, runtime, 3)
-        assert released.wait(10)
+        assert released.wait(60)
     stage.kill("s", Cause.LOST)
     recovery = Recovery(stage.store, DetectorLimits(), SystemClock())
     recovery.recover(stage.sessions.table(), trust_silence=True, trust_absence=True)
@@ -319,6 +319,6 @@ def test_a_higher_priority_begins_before_what_waits_in_the_worker(stage, runtime
         urgent.start()
         wait_until(lambda: len(runtime.loop.movable()) == 3)
         assert runtime.loop.movable()[0] == (batch, 0)
-    urgent.join(30)
+    urgent.join(60)
     assert [output.index for output in stage.results("high")] == [0]
     assert sorted(output.index for output in stage.results("low")) == [0, 1, 2, 3]

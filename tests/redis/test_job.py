@@ -33,14 +33,14 @@ def test_outputs_come_as_they_finish(stage):
     job = stage.job(3)
     for index in (2, 0, 1):
         stage.commit("", job, "", [index])
-    assert indices(handle(stage, job).as_completed(5)) == [2, 0, 1]
+    assert indices(handle(stage, job).as_completed(60)) == [2, 0, 1]
 
 
 def test_get_gives_request_order(stage):
     job = stage.job(3)
     for index in (2, 0, 1):
         stage.commit("", job, "", [index])
-    assert indices(handle(stage, job).get(5)) == [0, 1, 2]
+    assert indices(handle(stage, job).get(60)) == [0, 1, 2]
 
 
 def test_an_output_does_not_wait_for_the_rest(stage, in_background):
@@ -50,7 +50,7 @@ def test_an_output_does_not_wait_for_the_rest(stage, in_background):
     assert next(outputs).index == 1
     rest = in_background(lambda: indices(outputs))
     stage.commit("", job, "", [0])
-    assert rest.result(5) == [0]
+    assert rest.result(60) == [0]
 
 
 def test_an_open_job_is_followed_until_it_is_sealed(stage, in_background):
@@ -61,14 +61,14 @@ def test_an_open_job_is_followed_until_it_is_sealed(stage, in_background):
     stage.commit("", job, "", [1])
     assert not following.done()
     stage.ledger.submit(job, "", [], offset=2, last=True)
-    assert following.result(5) == [0, 1]
+    assert following.result(60) == [0, 1]
 
 
 def test_what_redis_has_lost_and_gets_again_does_not_stand_for_another_output(stage):
     job_id = stage.job(2)
     lose = stage.lose_changes()
     stage.commit("", job_id, "", [0])
-    outputs = Job(stage.store, job_id).as_completed(timeout=10)
+    outputs = Job(stage.store, job_id).as_completed(timeout=60)
     assert next(outputs).index == 0
     lose()
     stage.commit("", job_id, "", [0])
@@ -77,7 +77,7 @@ def test_what_redis_has_lost_and_gets_again_does_not_stand_for_another_output(st
 
 
 def test_an_empty_job_is_done(stage):
-    assert handle(stage, stage.job(0)).get(5) == []
+    assert handle(stage, stage.job(0)).get(60) == []
 
 
 def test_too_late_says_how_far_it_is_and_why(stage):
@@ -121,7 +121,7 @@ def test_who_has_all_outputs_asks_no_more(stage, monkeypatch):
     monkeypatch.setattr(stage.queries, "job", lambda job_id: asked.append(job_id) or ask(job_id))
     source = LateSource(stage, job)
     monkeypatch.setattr(stage.store, "outputs", lambda *_: source)
-    assert indices(handle(stage, job).get(5)) == [0, 1]
+    assert indices(handle(stage, job).get(60)) == [0, 1]
     assert asked == [job]
 
 
@@ -130,9 +130,9 @@ def test_trimmed_outputs_are_missed(stage):
     stream = stage.store.outputs(job)
     stream.read(0)
     stream.trim()
-    assert list(handle(stage, job).as_completed(5)) == []
+    assert list(handle(stage, job).as_completed(60)) == []
     with pytest.raises(StokerError, match="3 of 3 outputs were trimmed"):
-        handle(stage, job).get(5)
+        handle(stage, job).get(60)
 
 
 def lost_job(stage):
@@ -144,7 +144,7 @@ def lost_job(stage):
     return job
 
 
-@pytest.mark.parametrize("read", [lambda job: job.as_completed(5), lambda job: (d.output for d in job.stream(5))])
+@pytest.mark.parametrize("read", [lambda job: job.as_completed(60), lambda job: (d.output for d in job.stream(5))])
 def test_all_outputs_of_a_job_whose_client_was_lost_come_and_then_that_it_is_incomplete(stage, read):
     outputs = read(handle(stage, lost_job(stage)))
     assert indices([next(outputs), next(outputs)]) == [1, 0]
@@ -155,7 +155,7 @@ def test_all_outputs_of_a_job_whose_client_was_lost_come_and_then_that_it_is_inc
 def test_get_says_that_a_job_is_incomplete_and_has_what_there_is(stage):
     job = handle(stage, lost_job(stage))
     with pytest.raises(IncompleteJobError) as caught:
-        job.get(5)
+        job.get(60)
     assert indices(caught.value.outputs) == [0, 1]
     assert job.progress().client_lost
 
@@ -164,13 +164,13 @@ def test_one_that_is_cancelled_is_not_called_incomplete(stage):
     job = stage.job(1, last=False)
     stage.ledger.abandon(job, stage.queries.job(job).touched_ms)
     handle(stage, job).cancel()
-    assert [output.error.code for output in handle(stage, job).get(5)] == ["cancelled"]
+    assert [output.error.code for output in handle(stage, job).get(60)] == ["cancelled"]
     assert not handle(stage, job).progress().client_lost
 
 
 def test_a_job_whose_client_came_back_while_it_was_read_is_complete(stage):
     job = lost_job(stage)
-    outputs = handle(stage, job).as_completed(5)
+    outputs = handle(stage, job).as_completed(60)
     assert next(outputs).index == 1
     stage.ledger.submit(job, "", [], offset=2, last=True)
     assert indices(outputs) == [0]
@@ -228,7 +228,7 @@ def test_silence_is_explained_once(stage, monkeypatch, caplog, in_background):
         stage.worker(model="other")
         wait_until(lambda: len(caplog.messages) == 2)
         stage.commit("", job, "", [0])
-        assert following.result(5) == [0]
+        assert following.result(60) == [0]
     assert "no worker for model 'm' is alive" in caplog.messages[0]
     assert "workers serve: other" in caplog.messages[1]
 
@@ -273,7 +273,7 @@ def test_who_waits_learns_that_nothing_will_come(stage, monkeypatch):
     monkeypatch.setattr(following_module, "QUIET_S", 0.1)
     job = stage.job(1, model="m")
     with pytest.raises(NeverError, match="m"):
-        Job(stage.store, job, obstacle=never).get(10)
+        Job(stage.store, job, obstacle=never).get(60)
     stage.ledger.cancel(job)
     stage.commit("", job, "", [0])
     stage.ledger.close(job, 60)

@@ -110,7 +110,7 @@ def test_a_reader_waits_for_text_and_outputs_alike(stage, session, in_background
         reading = in_background(lambda: stream.read(2.0))
         wait_until(lambda: stage.redis.info("clients")["blocked_clients"] == 1)
         act()
-        (item,) = reading.result(5)
+        (item,) = reading.result(60)
     assert isinstance(item, Output)
     assert stream.read(0) == stream.read(0.01) == []
 

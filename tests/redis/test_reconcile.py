@@ -100,7 +100,7 @@ def test_a_complete_job_that_nobody_closed_is_closed(stage, app, reconcile):
     job = stage.finished_job(2)
     reconcile(UNCLOSED_AFTER_MS)
     assert stage.queries.closing_jobs() == []
-    assert [item["index"] for item in AsyncResult(job, app=app).get(timeout=5)] == [0, 1]
+    assert [item["index"] for item in AsyncResult(job, app=app).get(timeout=60)] == [0, 1]
 
 
 def test_its_worker_is_given_the_time_to_close_it(stage, reconcile):

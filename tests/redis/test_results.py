@@ -69,7 +69,7 @@ def test_a_reader_waits_for_the_first(stage, store, job, in_background):
     reading = in_background(lambda: read(store.outputs(job), 2.0))
     wait_until(lambda: store.redis.info("clients")["blocked_clients"] == 1)
     commit(stage, job, 3)
-    assert reading.result(5) == [3]
+    assert reading.result(60) == [3]
 
 
 def test_a_position_can_be_kept_and_used_by_another_reader(stage, store, job):

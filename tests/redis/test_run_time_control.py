@@ -156,9 +156,9 @@ def test_a_drain_in_the_middle_ends_the_operation_and_what_is_in_hand_may_finish
 
     runtime.drain()
 
-    asking.join(10)
+    asking.join(60)
     assert error(slept) == "the worker is draining"
-    running.join(10)
+    running.join(60)
     assert [output.error for output in stage.results(job)] == [None]
     assert do("check_health")["state"] == "draining"
     assert error(do("wake")) == "the worker is draining"
@@ -174,7 +174,7 @@ def test_limits_of_one_with_much_in_hand_keep_everything(do, stage, runtime, app
     assert wait_until(lambda: runtime.seat.view().load.running == 1)
     assert runtime.seat.view().load.waiting == 3
     do("set_limits", slots=4)
-    running.join(10)
+    running.join(60)
     assert [output.error for output in stage.results(job)] == [None] * 4
 
 

@@ -416,7 +416,7 @@ def test_an_output_of_any_kind_comes_back_as_it_was(stage, session, caching):
     stage.ledger.commit(batch, job, session, [whole])
     again = submit(stage, [greedy()], model="m")
     assert stage.results(again) == [of(whole, 0, CACHE)]
-    assert Client(settings=stage.store.settings).job(again).get(5) == [of(whole, 0, CACHE)]
+    assert Client(settings=stage.store.settings).job(again).get(60) == [of(whole, 0, CACHE)]
 
 
 def test_params_are_what_is_compared():

@@ -232,7 +232,7 @@ def test_while_a_loop_is_made_anew_the_heartbeat_need_not_wait(cache, engine, me
         done = pool.submit(finish, engine, len(MIXED))
         try:
             wait_until(lambda: len(cache.asked) > 1)
-            load = pool.submit(lambda: engine.load).result(10)
+            load = pool.submit(lambda: engine.load).result(60)
         finally:
             cache.go_on.set()
         assert load.running + load.waiting == len(MIXED)
@@ -242,7 +242,7 @@ def test_while_a_loop_is_made_anew_the_heartbeat_need_not_wait(cache, engine, me
 
 def test_the_warm_up_measures_and_finds_the_safe_number_of_slots(memory, model):
     memory.rows = 12
-    made = TransformersEngine(model.model, model.tokenizer, measure_s=3.0)
+    made = TransformersEngine(model.model, model.tokenizer, measure_s=60.0)
     assert made.capacity.decode_tokens_per_s == 0
     made.warm_up()
     capacity = made.capacity

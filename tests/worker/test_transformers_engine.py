@@ -239,7 +239,7 @@ def test_close_ends_every_thread_and_wakes_step(second_model):
     made.close()
     made.close()
     stepping.join(30)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # of which those of another test may have ended
     assert made.load.running == 0
     assert made.step(0.0) == []
 

@@ -93,7 +93,7 @@ def make_loop(engine, deaths, monkeypatch):
         loop.stop()
 
 
-def completed(inbox, timeout_s=5.0):
+def completed(inbox, timeout_s=60.0):
     return {index: item.text for index, item in inbox.take(timeout_s).completed.items()}
 
 
@@ -180,7 +180,7 @@ def test_what_ends_in_one_step_comes_together(make_loop, engine, monkeypatch):
     loop.submit("b1", [claimed(index) for index in range(50)], one)
     loop.submit("b2", [claimed(0)], other)
     engine.said.put([*(f"b1/{index}" for index in range(50)), "b2/0"])
-    assert sorted(one.take(5).completed) == list(range(50))
+    assert sorted(one.take(60).completed) == list(range(50))
     assert completed(other) == {0: "b2/0"}
     assert sizes == [50, 1]
 
@@ -211,7 +211,7 @@ def test_a_request_that_has_ended_cannot_be_withdrawn(make_loop, engine):
 
 
 def saved(inbox):
-    return inbox.take(5.0).saved
+    return inbox.take(60.0).saved
 
 
 def test_tokens_are_saved_every_so_often(make_loop, engine):
@@ -256,9 +256,9 @@ def test_new_text_is_told_of_those_that_stream(make_loop, engine):
     loop, inbox = make_loop(), Inbox()
     loop.submit("b", [claimed(0, stream=True), claimed(1)], inbox)
     engine.texts["b/0"] = "Hel"
-    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=0, text="Hel")}
+    assert inbox.take(60.0).texts == {0: TextDelta(index=0, offset=0, text="Hel")}
     engine.texts["b/0"] = "Hello 🙂"
-    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=3, text="lo 🙂")}
+    assert inbox.take(60.0).texts == {0: TextDelta(index=0, offset=3, text="lo 🙂")}
     wait_until(lambda: len(engine.asked) > 5)
     assert inbox.take(0).texts == {}
     assert set(engine.asked) == {"b/0"}
@@ -268,7 +268,7 @@ def test_the_text_of_a_resumed_request_is_told_from_its_beginning(make_loop, eng
     loop, inbox = make_loop(), Inbox()
     engine.texts["b/0"] = "all of it"
     loop.submit("b", [claimed(0, generated=(1, 2, 3), stream=True)], inbox)
-    assert inbox.take(5.0).texts == {0: TextDelta(index=0, offset=0, text="all of it")}
+    assert inbox.take(60.0).texts == {0: TextDelta(index=0, offset=0, text="all of it")}
 
 
 def test_nothing_is_told_of_a_request_that_is_gone(make_loop, engine):

@@ -12,19 +12,19 @@ from tests.support.waiting import wait_until
 def seat():
     made = Seat(64, pytest.fail)
     yield made
-    made.clear(10)
+    made.clear(60)
 
 
 def generate(seat, tokens):
     inbox = Inbox()
     request = Request(prompt="x", params=SamplingParams(max_tokens=tokens, min_tokens=tokens))
     seat.loop.submit("batch", (ClaimedRequest(index=0, request=request),), inbox)
-    assert inbox.take(10).completed[0].error is None
+    assert inbox.take(60).completed[0].error is None
 
 
 def test_an_empty_seat_has_nothing_to_say(seat):
     assert (seat.engine, seat.loop, seat.view(), seat.last_step_s) == (None, None, None, None)
-    assert seat.clear(10)
+    assert seat.clear(60)
 
 
 def test_counters_go_on_when_another_engine_takes_the_seat(seat):
@@ -34,7 +34,7 @@ def test_counters_go_on_when_another_engine_takes_the_seat(seat):
     assert before.load.generated_tokens == 5
     assert seat.last_step_s is not None
     first = seat.loop
-    assert seat.clear(10)
+    assert seat.clear(60)
     assert (seat.engine, seat.loop) == (None, None)
     assert seat.view().load.generated_tokens == 5
     seat.put(SimulatedEngine(SimulatedOptions(slots=3)))
@@ -76,4 +76,4 @@ def test_an_engine_whose_step_does_not_end_is_told(seat):
     assert not seat.clear(0.05)
     assert seat.loop.answered_s > 0
     engine.let_go = True
-    assert seat.clear(10)
+    assert seat.clear(60)

@@ -134,7 +134,7 @@ def test_a_hanging_step_lets_others_look_and_ends_with_the_engine():
         assert thread.is_alive()
     assert engine.generated("a") == ()
     engine.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
