@@ -12,6 +12,7 @@ from broker.celery_app import create_app
 from broker.settings import BrokerSettings
 from driver import Client
 from tests.support.cluster import Cluster
+from tests.support.verdict import requests
 
 RULES = [
     line.split()
@@ -61,16 +62,16 @@ def test_all_that_is_needed_is_allowed(cluster, client):
     client.store.check()
 
     assert len(list(client.run([f"p {place}" for place in range(20)]))) == 20
-    assert list(client.submit(["x"], stream=True, priority="high").stream(20))
+    assert list(client.submit(["x"], stream=True, priority="high").stream(60))
     cancelled = client.submit(["x"] * 3)
     cancelled.cancel()
-    assert len(cancelled.get(20)) == 3
-    job = client.submit([f"q {place}" for place in range(30)])
+    assert len(cancelled.get(60)) == 3
+    job = client.submit(requests(30, tokens=400))
     name = cluster.busy_one()
     cluster.workers[name].send_both(signal.SIGKILL)
-    assert len(job.get(30)) == 30
+    assert len(job.get(60)) == 30
     with create_app(BrokerSettings(broker_url=cluster.url)) as app:
-        assert len(AsyncResult(job.id, app=app).get(timeout=20)) == 30
+        assert len(AsyncResult(job.id, app=app).get(timeout=60)) == 30
     left = cluster.workers[cluster.other(name)]
     for arguments in (("ctl", "all", "memory"), ("scale", "1"), ("drain", left.name)):
         run = cluster.stoker(*arguments)
