@@ -28,8 +28,8 @@ def short_leases():
     import driver.reconcile
     import driver.service
 
-    driver.reconcile.ABANDONED_AFTER_MS = 2_000
-    driver.service.LEASE_S = 2.0
+    driver.reconcile.ABANDONED_AFTER_MS = 5_000
+    driver.service.LEASE_S = 5.0
 
 
 def renew_often():
